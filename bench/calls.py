@@ -231,6 +231,16 @@ def unseen(rows: int, words: bool = False) -> list[tuple[sn.Ragged]]:
     return made
 
 
+def padded(rows: int) -> list[tuple[Any, ...]]:
+    """Makes the sequences of `unseen` as padded arrays, with their lengths."""
+    return [(each.to_padded()[0], None, None, np.diff(each.offsets[0])) for (each,) in unseen(rows)]
+
+
+def of_some_rows(most: int) -> list[tuple[sn.Ragged]]:
+    """Makes the first sequences of each of those of `unseen`, another number of them in each call."""
+    return [(each[: 1 + number % most],) for number, (each,) in enumerate(unseen(most))]
+
+
 def gradients(model: Any) -> Run:
     """Makes the function that runs a model and its backward pass, with the outputs as their cotangents."""
     forward = sn.vjp(model)
@@ -263,6 +273,9 @@ CASES: dict[str, Case] = {
     "unseen lengths, 16 sequences, a GRU": Case(gru, lambda: unseen(16)),
     "unseen lengths, 40 sequences, a GRU": Case(gru, lambda: unseen(40)),
     "unseen lengths, 40 sequences, two bidirectional layers": Case(directions, lambda: unseen(40)),
+    "unseen lengths, 4 padded sequences, a GRU": Case(gru, lambda: padded(4)),
+    "unseen lengths, 4 padded sequences, two bidirectional layers": Case(directions, lambda: padded(4)),
+    "unseen numbers of sequences, 1 to 60, a GRU": Case(gru, lambda: of_some_rows(60)),
     "the gradients of a GRU, 20 steps": Case(gru, lambda: [(array(1, STEPS, SIZE),)], use=gradients),
     "the gradients of a GRU, 16 sequences": Case(gru, lambda: [(array(16, STEPS, SIZE),)], use=gradients),
     "the gradients of two layers, 20 steps": Case(two, lambda: [(array(1, STEPS, SIZE),)], use=gradients),

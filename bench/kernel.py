@@ -7,9 +7,11 @@
 A GRU and an LSTM as wide as their inputs, 100 steps, stepnet alone in one process: turns of all cases
 alternate with measurements of the machine (bench/runtimes/machine.py), and the least time of each counts.
 
-fma        multiply-adds of the matrix products, of the most that as many threads do on registers stream
-for a single sequence: of its time, what reading the recurrent weights once in each step takes at least, where
-so many bytes lie, and the products with the inputs at the most multiply-adds
+fma        multiply-adds of the matrix products, of the most that as many threads do on registers
+torch.mm   the time of PyTorch's matrix products of the same sizes alone, of ours: the inputs of all steps
+           by their weights at once, and as many products as steps of the memories by theirs
+stream     for a single sequence: of its time, what reading the recurrent weights once in each step takes at
+           least, where so many bytes lie, and the products with the inputs at the most multiply-adds
 """
 
 import json
@@ -20,6 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -43,7 +46,7 @@ TURN = 0.02
 @dataclass(frozen=True)
 class Row:
     """The result for a case and a number of threads: seconds, floating operations a second, and the shares of
-    the processor's limits that it reaches.
+    the processor's limits, and of the rate of PyTorch's matrix products, that it reaches.
     """
 
     cell: str
@@ -53,6 +56,7 @@ class Row:
     seconds: float
     flops: float
     fma: float
+    matmul: float
     stream: float | None
 
 
@@ -64,6 +68,22 @@ def call_of(case: Case) -> Any:
     memory = {"h": case.hidden, "c": case.hidden} if case.cell == "lstm" else case.hidden
     rnn = sn.RNN({"gru": cells.gru, "lstm": cells.lstm}[case.cell], arrays, memory=memory)
     return lambda: rnn(values, engine="llvm")
+
+
+def products_of(case: Case) -> Any:
+    """Returns a function that computes the matrix products of a case by PyTorch, into arrays that exist."""
+    gates = {"gru": 3, "lstm": 4}[case.cell] * case.hidden
+    inputs, memories = torch.randn(case.batch * case.time, case.inputs), torch.randn(case.batch, case.hidden)
+    weights, recurrent = torch.randn(case.inputs, gates), torch.randn(case.hidden, gates)
+    of_inputs, of_memories = torch.empty(len(inputs), gates), torch.empty(case.batch, gates)
+
+    def call() -> None:
+        """Computes the products of all inputs, and those of each step."""
+        torch.mm(inputs, weights, out=of_inputs)
+        for _ in range(case.time):
+            torch.mm(memories, recurrent, out=of_memories)
+
+    return call
 
 
 def turn(call: Any, count: int) -> float:
@@ -79,11 +99,14 @@ def turn(call: Any, count: int) -> float:
 def row_of(case: Case, call: Any, threads: int, rounds: int, processor: Processor) -> Row:
     """Times a case on so many threads, and measures the machine after each turn; returns the result."""
     set_threads(threads)
+    torch.set_num_threads(threads)
+    products = products_of(case)
     call()
     count = max(1, min(200, round(TURN / turn(call, 2))))
-    seconds, flops, bandwidth = float("inf"), 0.0, 0.0
+    seconds, matmul, flops, bandwidth = float("inf"), float("inf"), 0.0, 0.0
     for _ in range(rounds):
         seconds = min(seconds, turn(call, count))
+        matmul = min(matmul, turn(products, count))
         flops = max(flops, multiply_adds(case.dtype, threads)[0])
         if case.batch == 1:
             bandwidth = max(bandwidth, streaming(case.weight_bytes, threads))
@@ -94,7 +117,17 @@ def row_of(case: Case, call: Any, threads: int, rounds: int, processor: Processo
         share = case.inputs / (case.inputs + case.hidden)
         least = case.weight_bytes * case.time / bandwidth + case.flops * share / flops
         stream = least / seconds
-    return Row(case.cell, case.batch, case.hidden, threads, seconds, reached, reached / flops, stream)
+    return Row(
+        case.cell,
+        case.batch,
+        case.hidden,
+        threads,
+        seconds,
+        reached,
+        reached / flops,
+        matmul / seconds,
+        stream,
+    )
 
 
 @contextmanager
@@ -143,11 +176,12 @@ def main(
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     table = Table(title=f"{chosen}, float32, {STEPS} steps")
-    for heading in ("case", "threads", "ms", "GFLOP/s", "fma", "stream"):
+    for heading in ("case", "threads", "ms", "GFLOP/s", "fma", "torch.mm", "stream"):
         table.add_column(heading, justify="right")
     for row in rows:
         stream = "" if row.stream is None else f"{row.stream:.0%}"
-        figures = f"{1e3 * row.seconds:.3f}", f"{row.flops / 1e9:.0f}", f"{row.fma:.0%}", stream
+        figures = f"{1e3 * row.seconds:.3f}", f"{row.flops / 1e9:.0f}", f"{row.fma:.0%}"
+        figures = *figures, f"{row.matmul:.0%}", stream
         table.add_row(f"{row.cell} {row.batch}x{row.hidden}", str(row.threads), *figures)
     Console().print(table)
 

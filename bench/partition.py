@@ -187,7 +187,7 @@ def named(way: CallPartition) -> str:
 def forced(rnn: Any, run: Callable[[Any], Any], name: str) -> Callable[[], Any]:
     """Compiles a recurrence to be shared in the way `name`, or else by one thread; returns the call."""
 
-    def in_that_way(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
+    def in_that_way(load: Load, size: CallSize, most: int, machine: Machine, _: Any = None) -> Partition:
         """Chooses the way of that name in place of the estimate."""
         ways = tuple(model.ways_of(load, size, most, machine))
         return Partition(next((way for way in ways if named(way) == name), ways[0]), ways)

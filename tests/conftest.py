@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from functools import cache
 from itertools import count
@@ -50,7 +50,7 @@ sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-gc.set_threshold(100_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
+gc.set_threshold(1_000_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 
 # How soon an example is drawn is a property of the machine.
 slow = [HealthCheck.too_slow]
@@ -78,6 +78,18 @@ def small_calls_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine that runs every net."""
     return request.param
+
+
+@pytest.fixture
+def tried_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], str | None]], None]:
+    """Sets how `stepnet doctor` tries engines: a function of a name that says why that engine fails."""
+    return lambda trial: monkeypatch.setattr("stepnet.cli.report.doctor.try_engine", trial)
+
+
+@pytest.fixture
+def works(tried_by: Callable[[Callable[[str], str | None]], None]) -> None:
+    """For `stepnet doctor` engines are not tried, as each trial starts a process, and work."""
+    tried_by(lambda name: None)
 
 
 @pytest.fixture

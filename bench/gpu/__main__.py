@@ -60,6 +60,15 @@ def facts(result: Annotated[Path, typer.Argument(help="The file of a report.")])
     typer.echo(calibration(result))
 
 
+@app.command()
+def calls() -> None:
+    """Print the processor time of Python in calls, around a driver that does nothing: no GPU is needed."""
+    from bench.gpu.calls import call_times
+
+    for name, time in call_times():
+        typer.echo(f"{time:8.0f} us  {name}")
+
+
 if __name__ == "__main__":
     try:
         app(prog_name="python -m bench.gpu")

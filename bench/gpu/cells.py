@@ -31,6 +31,45 @@ def recurrence(name: str, width: int, dtype: str = "float32") -> sn.RNN:
     return rnn
 
 
+def matrix_memory(width: int) -> tuple[dict[str, tuple[int, ...]], Any, Any]:
+    """Returns a memory of keys and values, a matrix that decays: shapes of parameters, step and memory."""
+
+    def step(x: Any, memory: Any, p: Any) -> Any:
+        """One step."""
+        q, k, v = (x @ p[name] for name in ("Q", "K", "V"))
+        memory = 0.9 * memory + k[:, :, None] * v[:, None, :]
+        return np.einsum("rk,rkv->rv", q, memory), memory
+
+    shape = (FEATURES, width)
+    return {"Q": shape, "K": shape, "V": shape}, step, (width, width)
+
+
+def ending(width: int, dtype: str = "float32", projected: bool = False, reverse: bool = False) -> sn.RNN:
+    """Returns a recurrence each of whose sequences ends when it has used up what it began with: a number in
+    its memory "left", from which each step takes the mean square of the units.
+
+    projected: whether outputs are a product of the units, which follows the loop; else they are the units.
+    """
+    chance = np.random.default_rng(0)
+    shapes = {"W": (FEATURES, width), "R": (width, width), "V": (width, 3)}
+    params = {n: chance.normal(0, shape[0] ** -0.5, shape).astype("f4") for n, shape in shapes.items()}
+
+    def step(x: Any, memory: Any, p: Any) -> Any:
+        """One step."""
+        h = np.tanh(x @ p["W"] + memory["h"] @ p["R"])
+        left = memory["left"] - (h * h).sum(axis=-1) / width
+        return h @ p["V"] if projected else h, {"h": h, "left": left}
+
+    return sn.RNN(
+        step,
+        {name: array.astype(dtype) for name, array in params.items()},
+        memory={"h": width, "left": ()},
+        inputs=FEATURES,
+        reverse=reverse,
+        until=lambda y, memory: memory["left"] < 0,
+    )
+
+
 def inputs_of(name: str, width: int) -> int:
     """Returns the features of the inputs of a cell."""
     return width if name == "decay" else FEATURES
@@ -96,5 +135,11 @@ def decay(width: int) -> tuple[dict[str, tuple[int, ...]], Any, Any]:
     return {"a": (width,)}, step, width
 
 
-OWN = {"rg_lru": rg_lru, "layer_normed": layer_normed, "slstm": slstm, "decay": decay}
+OWN = {
+    "rg_lru": rg_lru,
+    "layer_normed": layer_normed,
+    "slstm": slstm,
+    "decay": decay,
+    "matrix_memory": matrix_memory,
+}
 """Cells that no library has: each gives shapes of parameters, a step and memories for some units."""

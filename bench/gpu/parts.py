@@ -115,7 +115,7 @@ class Beside(Part):
 
 def sanitizer(tool: str) -> Part:
     """Returns the part in which a tool of compute-sanitizer watches a kernel of each kind."""
-    return Part("sanitized", "sanitized", 45, ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9"))
+    return Part("sanitized", "sanitized", 90, ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9"))
 
 
 PARTS = {

@@ -45,7 +45,7 @@ class PlacedCall:
         rows, steps, features = x.shape
         kernel = CudaKernel(plan, place.memory)
         if loop is not None:
-            kernel.loops[rounded(rows)] = loop
+            kernel.loops[rounded(rows), None] = loop
         bound = kernel.bind([np.asarray(each) for each in leaves(rnn.params)])
         flat = place.memory.put(x.reshape(rows * steps, features))
         positions = Positions.padded(np.asarray(lengths), steps)

@@ -1,85 +1,66 @@
 """A kernel of each kind, run once: for tools that watch every access to memory, such as compute-sanitizer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import stepnet as sn
-from bench.gpu.cells import FEATURES, inputs_of, recurrence
+from bench.gpu.cells import FEATURES, ending, inputs_of, recurrence
+from bench.gpu.forced import LoopMaker, by_block, by_groups, by_schedule, by_units, forced
 from bench.gpu.place import Place, Rows
-from bench.gpu.placed import PlacedCall, error_of, exact_results, plan_of
-from bench.gpu.schedules import FEW, loop_by, schedules, step_of
+from bench.gpu.placed import error_of
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.cuda import (
-    ChosenLoop,
-    empty,
-    get,
-    grid_code,
-    grid_form,
-    loop_code,
-    multiply,
-    units_code,
-)
+from stepnet.compiler.targets.cuda import empty, get, multiply
 from stepnet.compiler.values import leaves
 
 LENGTHS = [3, 0, 2, 4]
-WIDTH = 20
-"""The units of loops without tensor cores: no multiple of anything."""
+WIDTH, ON_TENSOR_CORES = 20, 32
+"""The units of loops without tensor cores, no multiple of anything, and with them."""
+LEFT = [1e9, 0.0, 0.4, 0.9]
+"""The memory "left" at first: the first sequence never ends."""
 Array = np.ndarray
+Row = dict[str, Any]
 
 
 def sanitized(place: Place) -> Rows:
     """Yields whether the results of each kind of kernel are right, by its name."""
-    for step, text in FEW.items():
-        rnn = recurrence(*step_of(step))
-        for its in schedules(text):
-            loop = loop_by(plan_of(rnn, place), its, place.device.facts, 1)[1]
-            yield f"{step} {its.name}", called(place, step_of(step), rnn, loop)
-    for name, cell, make in other_loops(place):
-        rnn = recurrence(cell, WIDTH)
-        loop = make(plan_of(rnn, place))
-        yield name, called(place, (cell, WIDTH), rnn, loop)
-    for name, way in (("plain units", "plain"), ("tensor cores", "float32"), ("bfloat16", "bfloat16")):
-        yield f"product by {name}", multiplied(place, way)
-    yield "moves, sums and gradients", gradients(place)
+    for name, run in CASES.items():
+        yield name, run(place)
 
 
-def other_loops(place: Place) -> Iterator[tuple[str, str, Callable[[Any], ChosenLoop]]]:
-    """Yields the loops without tensor cores: a name, a cell, and what makes the loop of a plan."""
-
-    def by_groups(plan: Any) -> ChosenLoop:
-        """Returns the loop of groups of blocks."""
-        form = grid_form(plan, 2, place.device.facts, 32, own=5)
-        assert form is not None
-        return ChosenLoop(grid_code(form), 1, "groups of blocks")
-
-    def by_units(plan: Any) -> ChosenLoop:
-        """Returns the loop with a thread for each unit."""
-        code = units_code(plan)
-        assert code is not None
-        return ChosenLoop(code, 0, "a thread for each unit")
-
-    yield "loop of a block", "layer_normed", lambda plan: ChosenLoop(loop_code(plan, 4, 64), 0, "a block")
-    yield "loop of groups of blocks", "gru", by_groups
-    yield "loop with a thread for each unit", "decay", by_units
-
-
-def called(place: Place, step: tuple[str, int], rnn: sn.RNN, loop: ChosenLoop) -> dict[str, Any]:
+def called(cell: str, width: int, make: LoopMaker, place: Place) -> Row:
     """Runs one loop with its stages; returns its error as a share of the tolerance."""
-    cell, width = step
-    x = (
-        np.random.default_rng(0)
-        .normal(size=(len(LENGTHS), max(LENGTHS), inputs_of(cell, width)))
-        .astype("f4")
+    x = np.random.default_rng(0).normal(size=(len(LENGTHS), max(LENGTHS), inputs_of(cell, width)))
+    x = x.astype("f4")
+    found = leaves(forced(recurrence(cell, width), place, make, x, None, LENGTHS))
+    exact = recurrence(cell, width, "float64")(x.astype("f8"), lengths=LENGTHS, engine="interpret")
+    return row_of(found, leaves(exact), max(LENGTHS), 2 * width + FEATURES)
+
+
+def ended(width: int, make: LoopMaker, place: Place) -> Row:
+    """Runs one loop whose sequences a flag ends, and the product that follows it."""
+    x = np.random.default_rng(0).normal(size=(len(LENGTHS), max(LENGTHS), FEATURES)).astype("f4")
+    begun = {"h": np.zeros((len(LENGTHS), width), "f4"), "left": np.array(LEFT, "f4")}
+    found = forced(ending(width, projected=True), place, make, x, begun, LENGTHS)
+    wide = {name: array.astype("f8") for name, array in begun.items()}
+    exact = ending(width, "float64", projected=True)(
+        x.astype("f8"), wide, lengths=LENGTHS, engine="interpret"
     )
-    found = PlacedCall.of(rnn, place, x, LENGTHS, loop).results()
-    exact = exact_results(recurrence(cell, width, "float64"), x, LENGTHS)
-    error = error_of(found, exact, max(LENGTHS), 2 * width + FEATURES)
+    if found[0].lengths.tolist() != exact[0].lengths.tolist():
+        return {"right": False, "lengths": found[0].lengths.tolist()}
+    ours, theirs = ([made[0].values, *made[1].values()] for made in (found, exact))
+    return row_of(ours, theirs, max(LENGTHS), 2 * width + FEATURES)
+
+
+def row_of(found: list[Array], exact: list[Array], steps: int, width: int) -> Row:
+    """Returns the error of some results, and whether it is within the tolerance."""
+    error = error_of(found, exact, steps, width)
     return {"error": error, "right": bool(error <= 1)}
 
 
-def multiplied(place: Place, way: str) -> dict[str, Any]:
+def multiplied(way: str, place: Place) -> Row:
     """Runs one product of matrices whose sizes are no multiples of its tiles."""
     chance = np.random.default_rng(0)
     left, right = (chance.normal(size=shape).astype("f4") for shape in ((37, 50), (50, 70)))
@@ -91,17 +72,37 @@ def multiplied(place: Place, way: str) -> dict[str, Any]:
     return {"error": error, "right": bool(error <= 1)}
 
 
-def gradients(place: Place) -> dict[str, Any]:
-    """Runs a recurrence with its gradients, which move, reduce and total rows."""
+def gradients(cell: str, width: int, place: Place) -> Row:
+    """Runs a recurrence with its gradients: the loop back through it, and moves, sums and totals of rows."""
     x = np.random.default_rng(0).normal(size=(len(LENGTHS), max(LENGTHS), FEATURES)).astype("f4")
     made = list[list[Array]]()
     for dtype, engine in (("float32", place.name), ("float64", "interpret")):
-        (outputs, final), backward = sn.vjp(recurrence("gru", WIDTH, dtype))(
+        (outputs, final), backward = sn.vjp(recurrence(cell, width, dtype))(
             x.astype(dtype), lengths=LENGTHS, engine=engine
         )
         gradient = backward(outputs, final)
         made.append([np.asarray(each) for each in leaves((gradient.params, gradient.inputs))])
     scales = [max(1.0, float(np.abs(each).max())) for each in made[1]]
     ours, exact = ([a / scale for a, scale in zip(each, scales, strict=True)] for each in made)
-    error = error_of(ours, exact, sum(LENGTHS), 4 * WIDTH)
-    return {"error": error, "right": bool(error <= 1)}
+    return row_of(ours, exact, sum(LENGTHS), 4 * width)
+
+
+EXCHANGES = "block1", "block1.parts4", "grid2", "tagged2", "cluster2"
+"""A schedule of each exchange of values between blocks."""
+CASES: dict[str, Callable[[Place], Row]] = {
+    **{f"gru, {word}": partial(called, "gru", ON_TENSOR_CORES, by_schedule(word)) for word in EXCHANGES},
+    "units alone, alone2.ahead4": partial(called, "rg_lru", ON_TENSOR_CORES, by_schedule("alone2.ahead4")),
+    "loop of a block": partial(called, "layer_normed", WIDTH, by_block),
+    "loop of groups of blocks": partial(called, "gru", WIDTH, by_groups),
+    "loop with a thread for each unit": partial(called, "decay", WIDTH, by_units),
+    "matrix memory": partial(called, "matrix_memory", 6, by_block),
+    **{f"early ends, {word}": partial(ended, ON_TENSOR_CORES, by_schedule(word)) for word in EXCHANGES},
+    "early ends, a block": partial(ended, WIDTH, by_block),
+    "early ends, groups of blocks": partial(ended, WIDTH, by_groups),
+    "product by plain units": partial(multiplied, "plain"),
+    "product by tensor cores": partial(multiplied, "float32"),
+    "product by bfloat16": partial(multiplied, "bfloat16"),
+    "gradients, tensor cores": partial(gradients, "gru", ON_TENSOR_CORES),
+    "gradients, a block": partial(gradients, "layer_normed", WIDTH),
+}
+"""The kernels that run: of each schedule one, by names."""

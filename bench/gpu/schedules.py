@@ -56,8 +56,6 @@ DIGITS = {"float32": "float32", "tf32": "float16", "bfloat16": "bfloat16"}
 """A dtype with as many digits as the numbers that are multiplied."""
 TRIAL = {"simple_rnn-32": "block1 tagged2.parts2", "gru-16": "block1.tf32"}
 """The schedules that are run in emulation."""
-FEW = {"gru-32": "block1 grid2 tagged2 cluster2 block1.parts4", "rg_lru-32": "alone2.ahead4"}
-"""A schedule of each exchange, for tools that watch every access to memory."""
 
 
 def schedules(text: str) -> list[TensorSchedule]:
@@ -87,12 +85,15 @@ def step_of(name: str) -> tuple[str, int]:
     return cell, int(width)
 
 
-def loop_by(plan: Plan, its: TensorSchedule, facts: DeviceFacts, rows: int) -> tuple[TensorShape, ChosenLoop]:
+def loop_by(
+    plan: Plan, its: TensorSchedule, facts: DeviceFacts, rows: int, flag: int | None = None
+) -> tuple[TensorShape, ChosenLoop]:
     """Returns the loop of a plan by a schedule, with as many operands in registers as are estimated to fit.
 
-    rows: the sequences for which its time is estimated.
+    rows: the sequences for which its time is estimated. flag: the position of the bool memory that ends a
+        sequence early, if one does.
     """
-    shape = fitted(TensorStep.of(plan), its, facts)
+    shape = fitted(TensorStep.of(plan, flag), its, facts)
     needed, known = registers(shape, facts), facts_of(facts)
     is_grid = LAUNCHED[its.exchange] == "grid"
     groups = groups_at_once(shape, facts, known, needed)[0] if is_grid else 0

@@ -43,6 +43,7 @@ from bench import (
     elementary,
     ensembles,
     entered,
+    extremes,
     folders,
     generate,
     keras_layers,
@@ -268,6 +269,15 @@ def test_a_way_that_forgets_its_state_stops_it(monkeypatch: pytest.MonkeyPatch, 
 
 
 # ---- ensembles
+
+
+def test_calls_of_unusual_sizes_are_timed_beside_their_prediction(constants: Constants):
+    """Two short sequences instead of a long one."""
+    constants(extremes, CASES={"few": ("gru", 8, lambda random: np.array([3, 5]))})
+    (outcome,) = json.loads(ran(extremes, "--rounds", "1", "--json"))
+    assert [outcome["sequences"], outcome["steps"], outcome["way"]] == [2, 8, "alone, 1"]
+    assert outcome["ratio"] == outcome["measured"] / outcome["predicted"] > 0
+    assert "has 'none' in its name" in refused(extremes, "--only", "none")
 
 
 @pytest.mark.usefixtures("same_threads")

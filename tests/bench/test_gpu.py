@@ -20,7 +20,7 @@ import torch
 from constants import Constants
 from typer.testing import CliRunner
 
-from bench.gpu import arithmetic, calibrate, exchanges, microbenchmarks, parts, schedules
+from bench.gpu import arithmetic, calibrate, exchanges, microbenchmarks, parts, sanitized, schedules
 from bench.gpu.__main__ import app
 from bench.gpu.calibrate import Measured, calibration, fitted_facts, measured, positive_fit
 from bench.gpu.cells import recurrence
@@ -40,14 +40,21 @@ from bench.runtimes.results import Result, Run, Timing
 from bench.runtimes.saved import load, save
 from stepnet.compiler.targets.cuda import H100, CudaEngine, DeviceCode, EmulatedDevice, empty, step_time
 from stepnet.errors import DeviceError, InputError
+from tests.processes import on_gpu
 
 SAVED = Path(__file__).parents[2] / "bench" / "saved" / "gpu-h100.json"
 WITH_A_GPU = ("exchanges", "arithmetic")
 """The parts that are CUDA C++."""
 CYCLES = 100.0
 """The cycles of a round in the stand-in for a GPU."""
-HERE = [name for name, part in PARTS.items() if part.module and not part.tool and name not in WITH_A_GPU]
-"""The parts that run in this process; those that a tool watches are `kernels`."""
+BY_CASES = "kernels"
+"""The part whose cases are tests of their own; tools watch it too."""
+HERE = [
+    name
+    for name, part in PARTS.items()
+    if part.module and not part.tool and name not in (*WITH_A_GPU, BY_CASES)
+]
+"""The parts that run in this process."""
 
 
 @pytest.fixture
@@ -63,6 +70,27 @@ def test_a_part_runs_in_emulation(name: str, place: Place):
     assert rows
     assert wrong_rows(rows) == []
     json.dumps(rows)
+
+
+@pytest.mark.parametrize("name", sanitized.CASES)
+def test_a_kernel_of_each_schedule_is_right(name: str, place: Place):
+    assert sanitized.CASES[name](place)["right"]
+
+
+def test_the_part_and_the_script_for_a_gpu_run_all_kernels(
+    place: Place, constants: Constants, capsys: pytest.CaptureFixture[str]
+):
+    few = {name: run for name, run in sanitized.CASES.items() if name.startswith("product")}
+    constants(sanitized, CASES=few)
+    constants(on_gpu, ENGINE=EMULATED)
+    assert list(dict(PARTS[BY_CASES].rows(place))) == list(few)
+    assert on_gpu.run_section(BY_CASES) == 0
+    assert [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()] == list(few)
+    constants(on_gpu, SANITIZER="no-such-tool")
+    for tool in ("memcheck", "racecheck", "synccheck"):
+        assert PARTS[tool].function == PARTS[BY_CASES].function
+        assert on_gpu.run_section(tool) == 0
+        assert capsys.readouterr().out.startswith(f"{tool}: no-such-tool is not here")
 
 
 def test_wrong_results_are_rows_that_say_so(place: Place):
@@ -122,7 +150,7 @@ def test_words_are_schedules():
 
 
 def test_every_schedule_that_is_timed_exists():
-    for table in (schedules.TIMED, schedules.TRIAL, schedules.FEW):
+    for table in (schedules.TIMED, schedules.TRIAL):
         for step, text in table.items():
             assert step_of(step)[1] >= 16
             assert schedules.schedules(text)

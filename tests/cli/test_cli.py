@@ -275,7 +275,7 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
     )
 
 
-def test_cache_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_cache_says_what_is_kept(works: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     for number in range(21):
@@ -302,7 +302,7 @@ def test_cache_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert f"cache         {tmp_path / 'cache'}, " in stepnet("doctor")[1]
 
 
-def test_cache_says_why_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_cache_says_why_it_is_not_used(works: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert stepnet("cache")[1] == "not used: STEPNET_CACHE is 0\n"
     assert "cache         not used: STEPNET_CACHE is 0\n" in stepnet("doctor")[1]
     monkeypatch.setenv("STEPNET_CACHE", "1")

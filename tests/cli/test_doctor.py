@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,14 @@ from stepnet.errors import LibraryError
 
 TOO_OLD = "llvmlite 0.44.0 is installed, and stepnet needs 0.46 or later"
 NAMES = [package.name for package in packages.PACKAGES]
+ENGINES = ["llvm", "onednn", "interpret", "cuda", "cuda-emulated"]
 
 
 @pytest.fixture
-def works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines are not tried, and work."""
-    monkeypatch.setattr(doctor, "try_engine", lambda name: None)
+def try_alone(tried_by: Callable[[Callable[[str], str | None]], None]) -> Callable[..., None]:
+    """A function that has the engines of some names tried, each once; others are not tried, and work."""
+    tried = cache(trial.try_engine)
+    return lambda *names: tried_by(lambda name: tried(name) if name in names else None)
 
 
 @pytest.fixture
@@ -84,13 +87,14 @@ def fake(folder: Path, version: str, binding: str) -> None:
 # ---- what there is -----------------------------------------------------------------------------------------
 
 
-def test_it_says_what_there_is_and_that_it_works():
+def test_it_says_what_there_is_and_that_it_works(try_alone: Callable[..., None]):
+    try_alone(*ENGINES)
     code, facts = found()
     assert code == 0
     assert facts["stepnet"] == sn.__version__
     assert facts["packages"]["numpy"] == np.__version__
     assert list(facts["packages"]) == NAMES
-    assert list(facts["engines"]) == ["llvm", "onednn", "interpret", "cuda", "cuda-emulated"]
+    assert list(facts["engines"]) == ENGINES
     assert facts["engines"]["llvm"] is facts["engines"]["interpret"] is None
     assert facts["engines"]["onednn"] == missing_onednn()
     assert facts["threads"] >= 1
@@ -138,10 +142,13 @@ def test_onednn_that_is_missing_is_no_problem(monkeypatch: pytest.MonkeyPatch):
 # ---- engines that do not work ------------------------------------------------------------------------------
 
 
-def test_llvmlite_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_llvmlite_that_is_too_old(
+    tmp_path: Path, try_alone: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
     fake(tmp_path, "0.44.0", "raise AssertionError('it is imported')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(packages, "find_spec", lambda name: None)
+    try_alone("llvm", "interpret")
     code, facts = found()
     assert code == 1
     assert facts["engines"]["llvm"] == f'{TOO_OLD}: pip install "llvmlite>=0.46"'
@@ -163,9 +170,16 @@ def test_llvmlite_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("raise KeyError('odd')", "a small recurrence ended its process with code 1: KeyError: 'odd'"),
     ],
 )
-def test_llvmlite_that_is_broken(binding: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_llvmlite_that_is_broken(
+    binding: str,
+    says: str,
+    tmp_path: Path,
+    try_alone: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+):
     fake(tmp_path, "0.99.0", binding)
     monkeypatch.syspath_prepend(tmp_path)
+    try_alone("llvm")
     code, facts = found()
     assert (code, facts["engines"]["llvm"]) == (1, says)
     problem = of(facts, "the engine llvm does not work: ")
@@ -209,8 +223,11 @@ def test_a_trial_is_of_the_stepnet_that_asks(tmp_path: Path, monkeypatch: pytest
     assert trial.try_engine("interpret") is None
 
 
-def test_onednn_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_onednn_that_cannot_be_loaded(
+    tmp_path: Path, try_alone: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("STEPNET_ONEDNN", str(tmp_path / "libdnnl.so.3"))
+    try_alone("onednn")
     code, facts = found()
     assert code == 0
     problem = of(
@@ -237,8 +254,10 @@ def test_onednn_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Monkey
         ),
     ],
 )
-def test_the_cure_is_of_what_is_said(reason: str, cure: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "try_engine", {"llvm": reason}.get)
+def test_the_cure_is_of_what_is_said(
+    reason: str, cure: str, tried_by: Callable[[Callable[[str], str | None]], None]
+):
+    tried_by({"llvm": reason}.get)
     code, facts = found()
     assert code == 1
     assert of(facts, f"the engine llvm does not work: {reason}").cure.startswith(cure)
@@ -248,9 +267,12 @@ def test_the_cure_is_of_what_is_said(reason: str, cure: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "STEPNET_NUM_THREADS"])
-def test_a_number_of_threads_that_is_none(name: str, own_limits: None, monkeypatch: pytest.MonkeyPatch):
+def test_a_number_of_threads_that_is_none(
+    name: str, own_limits: None, try_alone: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv("STEPNET_NUM_THREADS")
     monkeypatch.setenv(name, "many")
+    try_alone("llvm", "interpret")
     code, facts = found()
     assert (code, facts["threads"]) == (1, None)
     problem = of(facts)  # of the engines, which say the same, nothing is said again

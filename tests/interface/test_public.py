@@ -42,7 +42,7 @@ NAMES = {
     "stepnet.ray": "WorkerError predict",
     "stepnet.build": "Build Library build load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell Linear RNN RNNCell Recurrence Scan accelerate decompositions "
-    "graph ready trace",
+    "explain graph ready trace",
 }
 
 # What is imported where it is used: by the command line, pages and tables, files, generated code, frameworks.

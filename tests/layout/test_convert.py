@@ -84,10 +84,10 @@ def share(request: pytest.FixtureRequest) -> Share:
 def test_every_pair(case: Case, share: Share):
     """From a record to others: what is made is the same function and comes back; what can be is made.
 
-    To a tenth of the others, and to all of them in `make test-long`.
+    To a twentieth of the others, and to all of them in `make test-long`.
     """
     for directions, every in by_directions(case).items():
-        targets = share(case, every, 0, 10)
+        targets = share(case, every, 0, 20)
         sizes, square = (case.sizes(replace(each, directions=directions)) for each in (SIZES, SQUARE))
         refused = pairs(case, sizes, weights(case.record, sizes), targets)
         left = pairs(case, square, tame(case.record, square), refused)
@@ -114,10 +114,10 @@ ZEROS = {"nothing": "", "biases and peepholes": "bdpq", "all": "WRbdpPq"}
 def test_every_pair_of_one_unit_and_of_zeros(case: Case, zero: str, share: Share):
     """A converted layer is the same function, and each reason of a refusal is true of these very numbers.
 
-    Every third pair has its turn with one kind of zeros, and all with each kind in `make test-long`.
+    Every sixth pair has its turn with one kind of zeros, and all with each kind in `make test-long`.
     """
     for directions, every in by_directions(case).items():
-        targets = share(case, every, [*ZEROS].index(zero), 3 * len(ZEROS))
+        targets = share(case, every, [*ZEROS].index(zero), 6 * len(ZEROS))
         sizes = case.sizes(replace(ONE, directions=directions))
         arrays = weights(case.record, sizes)
         for block, view in views(case.record, sizes, arrays).items():

@@ -242,7 +242,7 @@ def test_initial_memories_come_and_go():
 def test_other_sequences_go_the_way_of_all_calls(name: str):
     """Where one is empty, there are more, longer ones, or features of another size."""
     model = prepared(name, 2)
-    for lengths in ([0, 3], [0, 0], [], [3] * (programs.MOST_PLACES + 1), [programs.LONGEST + 1, 2]):
+    for lengths in ([0, 3], [0, 0], [], [3] * 1025, [programs.LONGEST + 1, 2]):
         x = sequences(name, lengths)
         assert_same_bits(model(x), MODELS[name]()(x))
     if name != "tagger":
@@ -289,18 +289,6 @@ def test_sizes_that_run_alike_share_a_prepared_call(most: int, constants: Consta
     assert_same_bits(results, expected)
     assert len(kept(model)) > 3
     assert len({id(one) for one in kept(model)}) == 1
-
-
-def test_many_sequences_of_lengths_that_come_often_are_prepared_for_these():
-    """Then nothing assigns them to lanes at each call."""
-    model, x = prepared("gru", 40), sequences("gru", [*[2] * 20, *[4] * 20])
-    expected = MODELS["gru"]()(x)
-    for turn in range(1, programs.RAGGED_CALLS + 3):
-        assert_same_bits(model(x), expected)
-        fixed = [
-            one for idle in model.programs.calls.idle.values() for one in idle if not one.prepared.longest
-        ]
-        assert len(fixed) == (turn >= programs.RAGGED_CALLS)
 
 
 def test_values_that_got_fewer_are_not_read_beyond_their_end():
@@ -351,17 +339,142 @@ def test_calls_from_many_threads():
     on_threads(4, work)
 
 
-def test_masks_lengths_statics_and_early_ends_are_not_prepared_for_any_lengths():
-    x, lengths = uniform(2, 6, 4), np.array([6, 3])
+def test_masks_statics_and_early_ends_are_not_prepared_for_any_lengths():
+    x = uniform(2, 6, 4)
     model = MODELS["gru"]()
     ending = sn.RNN(simple, {"W": uniform(4, 8), "R": uniform(8, 8)}, memory=8, until=is_large)
     for _ in range(4):
-        assert_same_bits(model(x, lengths=lengths), MODELS["gru"]()(x, lengths=lengths))
         mask = RANDOM.random((2, 6)) < 0.5
         assert_same_bits(model(x, mask=mask), MODELS["gru"]()(x, mask=mask))
         ending(x)
     assert not kept(model)
     assert not kept(ending)
+
+
+# ---- padded arrays -----------------------------------------------------------------------------------------
+
+
+def padded(name: str, lengths: Any, time_major: bool) -> Array:
+    """An array for these lengths and some more steps, with NaN where a number must not be read."""
+    x = values(name, (len(lengths), int(max(lengths)) + 2))
+    if name != "tagger":
+        x[np.arange(x.shape[1]) >= np.asarray(lengths)[:, None]] = np.nan
+    return np.ascontiguousarray(x.swapaxes(0, 1)) if time_major else x
+
+
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "strides"])
+def test_padded_arrays_of_lengths_never_seen(name: str, time_major: bool):
+    """They have the bits of a first call, and zeros behind each sequence."""
+    model, results, expected = MODELS[name](), list[Any](), list[Any]()
+    drawn = [RANDOM.integers(1, 12, rows) for rows in (4, 3, 4, 3, 4)]
+    calls = [(padded(name, lengths, time_major), lengths) for lengths in drawn]
+    for x, lengths in calls:
+        expected.append(MODELS[name]()(x, lengths=lengths, time_major=time_major))
+    for x, lengths in calls:
+        results.append(model(x, lengths=lengths, time_major=time_major))
+    assert_same_bits(results, expected)
+    assert len(kept(model)) == (name in PREPARED)
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_lengths_after_those_without_padding(time_major: bool):
+    """Parts that need sequences end to end do not run on padding, although the first calls had none."""
+    model = MODELS["strides"]()
+    for lengths in ([6] * 4, [6] * 4, [6] * 4, [6, 3, 4, 5]):
+        x = values("strides", (6, 4) if time_major else (4, 6))
+        expected = MODELS["strides"]()(x, lengths=lengths, time_major=time_major)
+        assert_same_bits(model(x, lengths=lengths, time_major=time_major), expected)
+    assert not kept(model)
+
+
+def test_whole_arrays_of_time_and_batch_of_other_lengths():
+    model = MODELS["directions"]()
+    for length in (5, 1, 9, 6):
+        x = values("directions", (length, 3))
+        assert_same_bits(model(x, time_major=True), MODELS["directions"]()(x, time_major=True))
+    assert len(kept(model)) == 1
+
+
+@pytest.mark.parametrize(
+    "lengths", [[4, 0], [6, 1], [-1, 3], [1], [[1], [2]], [1.0, 2.0], [1, 2**70], [True, True], None, "45"]
+)
+def test_lengths_that_do_not_fit_are_those_of_a_first_call(lengths: Any):
+    """Machine code refuses to run with them; what then runs says what is wrong, if anything is."""
+    model, x = MODELS["gru"](), uniform(2, 5, 4)
+    for each in ([5, 4], [3, 1], [2, 2]):
+        model(x, lengths=np.array(each))
+    assert len(kept(model)) == 1
+    results = [result_of(each, x, lengths) for each in (MODELS["gru"](), model)]
+    if any(isinstance(each, str) for each in results):
+        assert results[0] == results[1]
+    else:
+        assert_same_bits(*results)
+
+
+def result_of(model: Any, x: Array, lengths: Any) -> Any:
+    """The results of a call, or the message of its error."""
+    try:
+        return model(x, lengths=lengths)
+    except InputError as error:
+        return str(error)
+
+
+# ---- other numbers of sequences ----------------------------------------------------------------------------
+
+
+@pytest.mark.long(each=True)
+@pytest.mark.usefixtures("small_calls_are_shared")
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["lstm, reverse", "directions", "tagger", "strides"])
+def test_a_call_prepared_for_eight_sequences_runs_fewer(name: str, threads: int, constants: Constants):
+    """With more threads than sequences, too, and memories that come and go."""
+    constants("stepnet.compiler.targets.cpu.running.across", SHARED_BYTES=0)
+    sn.set_threads(threads)
+    model = MODELS[name]()
+    for rows in (7, 8, 5, 6, 8, 7):
+        x = sequences(name, RANDOM.integers(3, 12, rows))
+        assert_same_bits(model(x), MODELS[name]()(x))
+        if name == "lstm, reverse":
+            initial = {"h": uniform(rows, 8, seed=1), "c": uniform(rows, 8, seed=2)}
+            assert_same_bits(model(x, initial), MODELS[name]()(x, initial))
+    assert len({id(one) for one in kept(model)}) == 1
+
+
+def test_a_memory_of_another_number_of_sequences_is_an_error():
+    model = MODELS["gru"]()
+    for rows in (4, 3, 4):
+        model(sequences("gru", [2] * rows), uniform(rows, 8))
+    with pytest.raises(InputError, match="memory"):
+        model(sequences("gru", [2] * 3), uniform(4, 8))
+
+
+def test_values_that_sequences_have_once_are_as_many():
+    """Of values per sequence, a part computes others, and a constant is one for each."""
+
+    def model(x: Any, p: Any) -> Any:
+        h = rnn_of("gru", 4, 8)(x)[0]
+        last = sn.reduce(h, "last") @ p
+        return {"h": h, "class": last, "both": sn.expand(np.tanh(last), h) + h[..., :3]}
+
+    def made() -> sn.Graph:
+        return sn.Graph(model, normal(8, 3))
+
+    graph = made()
+    for rows in (7, 8, 5, 6, 8, 7):
+        x = sequences("gru", RANDOM.integers(3, 12, rows))
+        assert_same_bits(graph(x), made()(x))
+    assert len(kept(graph)) == 1
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+def test_numbers_of_sequences_and_the_last_output_alone(last_only: bool):
+    model = MODELS["gru"]()
+    for rows in (3, 4, 3, 4):
+        x = sequences("gru", RANDOM.integers(1, 12, rows))
+        assert_same_bits(model(x, last_only=last_only), MODELS["gru"]()(x, last_only=last_only))
+    assert len(kept(model)) == 1
 
 
 def test_other_parameters_have_calls_of_their_own():

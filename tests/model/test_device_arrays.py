@@ -1,19 +1,22 @@
 """Arrays on a device in calls of models: taken where they lie, on the emulated device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from tolerance import assert_close
+from watched_device import WatchedDevice, bits
 
 import stepnet as sn
 from stepnet.compiler import targets
-from stepnet.compiler.targets.cuda import CudaEngine, DeviceArray, EmulatedDevice, put
+from stepnet.compiler.targets.cuda import RECORDED, CudaEngine, DeviceArray, put
 from stepnet.errors import InputError
+from stepnet.model.differentiable import ModelNet
+from stepnet.ragged import Positions
 
 Array = np.ndarray
-DEVICE = EmulatedDevice()
+DEVICE = WatchedDevice()
 RANDOM = np.random.default_rng(7)
 X = RANDOM.normal(size=(3, 5, 4)).astype("f4")
 
@@ -34,7 +37,7 @@ def decay() -> sn.RNN:
         following = h / (1 + np.exp(-a)) + x
         return np.tanh(following), following
 
-    return sn.RNN(step, RANDOM.normal(size=4).astype("f4"), memory=4)
+    return sn.RNN(step, RANDOM.normal(size=4).astype("f4"), memory=4, inputs=4)
 
 
 def test_results_of_arrays_on_a_device_stay_there() -> None:
@@ -64,7 +67,7 @@ def test_other_libraries_take_results_by_dlpack() -> None:
         assert np.array_equal(taken, expected)
     tensor = torch.from_dlpack(outputs)
     assert tensor.data_ptr() == outputs.address  # where it lies
-    address = outputs.address
+    address = int(outputs.address)
     del outputs, taken
     assert address in DEVICE.memory  # which the tensor holds
     del tensor
@@ -73,7 +76,7 @@ def test_other_libraries_take_results_by_dlpack() -> None:
 
 def test_an_unused_capsule_gives_its_memory_back() -> None:
     array = put(DEVICE, X)
-    address, capsule = array.address, array.__dlpack__()
+    address, capsule = int(array.address), array.__dlpack__()
     del array
     assert address in DEVICE.memory
     del capsule
@@ -119,3 +122,41 @@ WRONG = {
 def test_wrong_calls_say_what_to_do(message: str) -> None:
     with pytest.raises(InputError, match=message):
         WRONG[message](decay())
+
+
+# ---- recorded calls
+
+
+def net_of(rnn: sn.RNN) -> tuple[ModelNet, Positions, list[Any]]:
+    """The net of a model, positions of three sequences, and its inputs on the device, memories of zeros."""
+    net, where = ModelNet.of(rnn), Positions.padded(np.array([5, 2, 4]), 5)
+    (params,) = (array for array in [rnn.params] if isinstance(array, np.ndarray))
+    return net, where, [put(DEVICE, X.reshape(15, 4)), put(DEVICE, X[:, 0]), put(DEVICE, params)]
+
+
+def gradients(net: ModelNet, where: Positions, arrays: Sequence[Any], order: int) -> list[Any]:
+    """The gradients of some order, by the nets that a framework runs."""
+    each: Any = net
+    seeds: list[Any] = []
+    wanted = tuple(range(len(arrays)))
+    for _ in range(order - 1):
+        made = each([*arrays, *seeds], where, ("placed",))
+        seeds = [*seeds, *(made[place] for place in each.floats)]
+        each = each.gradient(wanted)
+    passes = each.halves(wanted, ("placed",))
+    made = passes.forward([*arrays, *seeds], where)
+    cotangents = [made[place] for place in each.floats]
+    saved = [made[place] for place in passes.saved]
+    return [*made, *passes.backward([*arrays, *seeds], cotangents, saved, where)]
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_gradients_with_new_parameters(order: int) -> None:
+    net, where, arrays = net_of(decay())
+    others = [*arrays[:2], put(DEVICE, RANDOM.normal(size=4).astype("f4"))]
+    expected = [bits(gradients(net, where, given, order)) for given in (arrays, others)]
+    assert expected[0] != expected[1]
+    RECORDED.clear()
+    gradients(net, where, arrays, order)
+    for given, right in zip((arrays, others, arrays), (*expected, expected[0]), strict=True):
+        assert DEVICE.repeats(lambda given=given: gradients(net, where, given, order)) == (right, 1 + order)

@@ -528,7 +528,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
 }
 
 
-@pytest.mark.long(every=8)
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_model_has_every_door(kind: str, door: str, tmp_path: Path) -> None:

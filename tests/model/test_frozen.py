@@ -34,7 +34,7 @@ def inputs(rows: int = 3, steps: int = 6) -> Array:
 
 def general(rnn: Any, x: Array, initial: Any = None, last_only: bool = False) -> Any:
     """The results by the way that all calls take."""
-    return rnn(x, initial, lengths=np.full(len(x), x.shape[1]), last_only=last_only)
+    return rnn(x, initial, begun=0, last_only=last_only)
 
 
 def is_frozen(rnn: sn.Model) -> bool:
@@ -273,7 +273,7 @@ def test_few_shapes_are_kept():
     rnn = cells.rnn("gru", GRU)
     for steps in range(1, executables.MOST_FORMS + 9):
         for _ in range(3):
-            x = inputs(3, steps=steps)  # with time before batch, a call is not prepared for any lengths
+            x = inputs(17, steps=steps)  # calls of few sequences of other sizes are prepared for any lengths
             found, final = rnn(np.swapaxes(x, 0, 1).copy(), time_major=True)
             assert_same_bits((np.swapaxes(found, 0, 1), final), general(rnn, x))
     assert len(rnn.programs.calls.idle) == executables.MOST_FORMS
@@ -281,7 +281,7 @@ def test_few_shapes_are_kept():
 
 def test_all_recurrences_together_keep_a_bounded_number_of_bytes(constants: Constants):
     constants(executables, RECENT=OrderedDict[Any, Any]())
-    first, x = cells.rnn("gru", GRU), inputs()
+    first, x = cells.rnn("gru", GRU), inputs(4)
     called_twice(first, x)
     ((_, size),) = executables.RECENT.values()
     assert size > 0
@@ -418,9 +418,9 @@ def test_the_interpreter_has_no_quicker_way():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_process_prepares_calls_that_threads_of_its_parent_had_taken():
-    rnn, x = cells.rnn("gru", GRU), inputs()
+    rnn, x = cells.rnn("gru", GRU), inputs(17)  # many sequences: prepared for this size
     for _ in range(3):
-        rnn(x, time_major=True)  # never prepared for any lengths
+        rnn(x)
     (form,) = rnn.programs.calls.idle
     taken = rnn.programs.calls.take(form)  # as another thread does at the moment of the fork
     assert taken is not None
@@ -428,6 +428,6 @@ def test_a_forked_process_prepares_calls_that_threads_of_its_parent_had_taken():
         child = os.fork()
     if not child:
         for _ in range(3):
-            rnn(x, time_major=True)
+            rnn(x)
         os._exit(0 if rnn.programs.calls.idle.get(form) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

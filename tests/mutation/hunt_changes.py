@@ -104,6 +104,8 @@ TESTS: dict[str, Sequence[str]] = {
     },
     "compiler/targets/cpu/engine.py": GENERATED,
     "compiler/targets/cpu/costs.py": ("tests/compiler/plan/test_partition.py",),
+    "compiler/targets/cpu/rates.py": ("tests/cli/test_tune.py",),
+    "compiler/plan/calibration.py": ("tests/compiler/plan/test_calibration.py",),
     **{
         f"compiler/targets/cpu/{name}.py": (
             "tests/compiler/plan/test_inner_sequences.py",
@@ -128,6 +130,14 @@ TESTS: dict[str, Sequence[str]] = {
             *("compiler/targets/cpu/emit/fibers", "compiler/targets/cpu/emit/stretches"),
             *(f"compiler/targets/cpu/lower/{name}" for name in ("fiber_loop", "fibers", "memories")),
         )
+    },
+    "compiler/targets/cpu/products/matrix.py": ("tests/compiler/targets/cpu/test_matrix.py",),
+    **{
+        f"compiler/targets/cpu/machine/{name}.py": (
+            "tests/compiler/targets/cpu/test_matrix.py",
+            "tests/compiler/targets/cpu/test_instruction_sets.py",
+        )
+        for name in ("amx", "arm")
     },
     "compiler/targets/cpu/emit/inner_recurrence.py": ("tests/compiler/plan/test_inner_recurrences.py",),
     **{
@@ -230,9 +240,10 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"compiler/targets/cpu/*/{name}.py": (
             "tests/compiler/targets/cpu/test_encoded_weights.py",
+            "tests/compiler/targets/cpu/test_instruction_sets.py",
             *GENERATED,
         )
-        for name in ("arithmetic", "encode")
+        for name in ("arithmetic", "arm_instructions", "encode")
     },
     **{
         f"compiler/targets/cpu/*/{name}.py": (

@@ -875,7 +875,8 @@ def what_is_left() -> None:
     assert reasons(FAMILIES["xlstm"].made(torch.float8_e4m3fn)) == {other}
     elsewhere = MAMBA.made(torch.float32).to("meta")
     assert reasons(elsewhere) == {
-        "its parameters are on meta: stepnet runs this layer on the CPU; move the model there first"
+        "its parameters are on meta: stepnet runs this layer on the CPU and on GPUs that its engine "
+        '"cuda" takes; move the model there first'
     }
 
 

@@ -16,9 +16,8 @@ import numpy as np
 import stepnet as sn
 from stepnet import cells
 from stepnet.build import build
-from stepnet.compiler.targets.cpu import LlvmEngine
+from stepnet.compiler.targets.cpu import ARM, LlvmEngine
 from stepnet.compiler.targets.cpu.machine import object_code
-from stepnet.compiler.targets.cpu.machine.processor import ARM
 from stepnet.errors import InputError
 
 llvm.initialize_all_targets()

@@ -1,6 +1,6 @@
 """Two processes train together as one trains alone: DistributedDataParallel, where each holds all parameters,
-and FSDP (fully_shard), where each holds half of every one, also in bfloat16, of a model made on "meta". They
-are forked or begun anew.
+also on tensors that the engine of an emulated GPU takes where they lie, and FSDP (fully_shard), where each
+holds half of every one, also in bfloat16, of a model made on "meta". They are forked or begun anew.
 """
 
 import copy
@@ -8,7 +8,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed
@@ -17,6 +17,22 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import stepnet.torch
+from stepnet.compiler import targets
+from stepnet.compiler.targets.cuda import CudaEngine, EmulatedDevice
+
+
+class Emulated(EmulatedDevice):
+    """The emulated GPU. What it frees PyTorch may get, in whose memory the arrays of calls lie."""
+
+    launches = 0
+
+    def launch(self, code: Any, blocks: int, words: Any) -> None:
+        self.launches += 1
+        self.freed.clear()
+        super().launch(code, blocks, words)
+
+
+ON_GPU: Any = {"placed": lambda: CudaEngine(Emulated(), name="placed", devices=("cpu",))}
 
 
 def layer_of(package: Any, kind: str) -> Any:
@@ -34,9 +50,9 @@ def whole(one: torch.Tensor) -> torch.Tensor:
     return (one.full_tensor() if hasattr(one, "full_tensor") else one).detach()  # type: ignore[operator]
 
 
-def trained_replicas(package: Any, rank: int, steps: int) -> dict[str, torch.Tensor]:
+def trained_replicas(layer: Any, rank: int, steps: int) -> dict[str, torch.Tensor]:
     """The parameters after some steps, each on batches of this process's own."""
-    model = torch.nn.parallel.DistributedDataParallel(layer_of(package, "LSTM"))
+    model = torch.nn.parallel.DistributedDataParallel(layer)
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     for step in range(steps):
         torch.manual_seed(2 * step + rank)
@@ -99,9 +115,15 @@ def check_bfloat16(kind: str, mesh: Any, batches: list[torch.Tensor], rank: int)
 
 
 def work(rank: int, steps: int, meeting: str) -> None:
+    cast("Any", targets.ENGINES).update(ON_GPU)
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # which nothing here changes
     torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    assert_near(*(trained_replicas(package, rank, steps) for package in (stepnet.torch, torch.nn)), 1e-12)
+    layers = [layer_of(package, "LSTM") for package in (stepnet.torch, torch.nn, stepnet.torch)]
+    ours, theirs = (trained_replicas(layer, rank, steps) for layer in layers[:2])
+    assert_near(ours, theirs, 1e-12)
+    layers[2].engine = "placed"
+    assert_near(trained_replicas(layers[2], rank, steps), theirs, 1e-12)
+    assert targets.engine_named("placed").device.launches  # type: ignore[attr-defined]
     mesh = torch.distributed.init_device_mesh("cpu", (2,))
     batches = [torch.randn(4, 6, 3, dtype=torch.float64) for _ in range(steps)]
     for one in batches:

@@ -1,9 +1,11 @@
 """Tests of the engine and the demo on processors that this machine is not, by QEMU's emulator.
 
-    aarch64   64-bit Arm: Python from Debian's packages for it, other packages from the package index
-    nehalem   x86-64 without AVX and without fused multiply-add: this Python
+    aarch64        64-bit Arm: Python from Debian's packages for it, other packages from the package index
+    dot-products   the same, with Arm's instructions for int8 and bfloat16
+    sve            the same, with SVE of 256 bits besides
+    nehalem        x86-64 without AVX and without fused multiply-add: this Python
 
-    usage: emulated.py [aarch64] [nehalem] [-- arguments of pytest]
+    usage: emulated.py [names of processors, or aarch64 and nehalem] [-- arguments of pytest]
 
 Under the emulator a process starts no other, so tests that start processes are not among it. `bits.py` prints
 digests of results here and there: with fused multiply-add they are the same.
@@ -22,7 +24,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "emulated"
-TESTS = ("in_place", "step_places", "llvm")
+TESTS = (
+    "test_in_place.py",
+    "test_step_places.py",
+    "test_llvm.py",
+    "test_encoded_weights.py::test_products_have_the_bits_of_the_encoding",
+)
+ARM = {
+    "aarch64": ("cortex-a57", TESTS),
+    "dot-products": ("max,sve=off", TESTS[-1:]),
+    "sve": ("max,sve256=on,sve512=off", TESTS[-1:]),
+}
+"""The names of processors of 64-bit Arm, by QEMU's names, with the tests that run on each."""
 DEMO = """
 from stepnet.cli import demo
 demo.find_spec = lambda name: None
@@ -40,11 +53,14 @@ WHEELS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_17"
 
 @dataclass(frozen=True)
 class Machine:
-    """An emulated processor. command: what runs Python on it. bits: STEPNET_CPU of the same bits here."""
+    """An emulated processor. command: what runs Python on it. bits: STEPNET_CPU of the same bits here. tests:
+    files of tests, or tests, that run on it; on one that runs all of them the demo runs too.
+    """
 
     name: str
     command: tuple[str, ...]
     bits: str
+    tests: tuple[str, ...] = TESTS
 
 
 def needed(program: str, package: str) -> str:
@@ -103,15 +119,17 @@ def machines(names: Sequence[str]) -> list[Machine]:
     """The emulated processors of these names, ready to run."""
     found = list[Machine]()
     paths = [ROOT / "src", ROOT / "tests/support"]
-    if "aarch64" in names:
+    arms = [name for name in ARM if name in names]
+    if arms:
         emulator, root = needed("qemu-aarch64", "qemu-user"), arm_root()
         python = next(
             path for path in sorted((root / "usr/bin").glob("python3.*")) if path.suffix[1:].isdigit()
         )
         path = os.pathsep.join(map(str, [*paths, root / "packages"]))
-        found.append(
-            Machine("aarch64", (emulator, "-L", str(root), "-E", f"PYTHONPATH={path}", str(python)), "")
-        )
+        for name in arms:
+            processor, tests = ARM[name]
+            command = emulator, "-cpu", processor, "-L", str(root), "-E", f"PYTHONPATH={path}", str(python)
+            found.append(Machine(name, command, "", tests))
     if "nehalem" in names and platform.machine() == "x86_64":
         emulator, path = needed("qemu-x86_64", "qemu-user"), os.pathsep.join(map(str, paths))
         command = emulator, "-cpu", "Nehalem", "-E", f"PYTHONPATH={path}", sys.executable
@@ -145,8 +163,9 @@ def main() -> None:
             flush=True,
         )
         different += off
-        ran(*machine.command, "-c", DEMO, variables={"STEPNET_CACHE": "0"}, shown=True)
-        files = [f"tests/compiler/targets/cpu/test_{name}.py" for name in TESTS]
+        if machine.tests == TESTS:
+            ran(*machine.command, "-c", DEMO, variables={"STEPNET_CACHE": "0"}, shown=True)
+        files = [f"tests/compiler/targets/cpu/{name}" for name in machine.tests]
         ran(*machine.command, "-m", "pytest", "-v", "-pno:cacheprovider", *(rest or files), shown=True)
     if different:
         sys.exit(f"{len(different)} results have other bits than here")

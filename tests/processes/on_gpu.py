@@ -3,14 +3,18 @@
     usage: on_gpu.py [name of a section ...]
 
 Results are compared with the interpreter, by the tolerance of the tests. A section is a process of its own,
-as a wrong address ends the context of its process. Besides stepnet it needs pytest and hypothesis.
+as a wrong address ends the context of its process. Besides stepnet it needs pytest and hypothesis. The
+sections memcheck, racecheck and synccheck run the kernels of `kernels` under NVIDIA's compute-sanitizer, if
+that is there.
 """
 
+import shutil
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +166,45 @@ def loops() -> Iterator[Case]:
                     yield name, lambda a=(cell, width, blocks, exchange, parts, ahead): run(*a)
 
 
-SECTIONS = {"models": models, "steps": steps, "loops": loops, "wide": wide}
+def kernels() -> Iterator[Case]:
+    """A kernel of each schedule, those of early ends and of gradients among them."""
+    from bench.gpu.place import Place
+    from bench.gpu.sanitized import CASES
+
+    def run(name: str) -> None:
+        row = CASES[name](Place(ENGINE))
+        assert row["right"], row
+
+    for name in CASES:
+        yield name, lambda name=name: run(name)
+
+
+def watched(tool: str) -> Iterator[Case]:
+    """The same kernels, each access to memory watched by a tool of compute-sanitizer."""
+    from bench.gpu.parts import in_process, wrong_rows
+
+    if shutil.which(SANITIZER) is None:
+        print(f"{tool}: {SANITIZER} is not here: it is a part of NVIDIA's CUDA toolkit", flush=True)
+        return
+
+    def run() -> None:
+        told = in_process(tool, ENGINE, LIMIT, ROOT / "build" / "watched.json")
+        assert told["rows"], told
+        assert not told["ended"], told
+        assert not wrong_rows(told["rows"]), told
+
+    yield f"all kernels by {SANITIZER}", run
+
+
+SANITIZER = "compute-sanitizer"
+SECTIONS: dict[str, Callable[[], Iterator[Case]]] = {
+    "models": models,
+    "steps": steps,
+    "loops": loops,
+    "wide": wide,
+    "kernels": kernels,
+    **{tool: partial(watched, tool) for tool in ("memcheck", "racecheck", "synccheck")},
+}
 ENGINE = "cuda"
 
 

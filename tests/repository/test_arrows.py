@@ -94,6 +94,7 @@ SHOWN_TO = {
     "torch": {  # its tensors may lie on the device of a target
         "compiler.net.tolerance": "tolerance",
         "compiler.targets": "AddressEngine Order checked_engine devices_of engine_at",
+        "model.forms": "FormedCall call_at formed_call",
         "model.precisions": "with_rounded_weights",
     },
     "jax": {"model.batch": "checked_lengths"},

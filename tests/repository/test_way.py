@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -59,8 +60,17 @@ def ragged() -> sn.Ragged:
 
 
 def of_recurrence() -> Callable[[], Any]:
-    rnn, sequences = gru(), ragged()
-    return lambda: rnn(sequences)
+    """Each call has other lengths, and every second one another number of sequences."""
+    lengths = [[number, 2, 1, 5][: 3 + number % 2] for number in range(1, CALLS + 2)]
+    rnn = gru()
+    given = iter([sn.Ragged.from_list([np.ones((length, 3), "f4") for length in each]) for each in lengths])
+    return lambda: rnn(next(given))
+
+
+def of_padded() -> Callable[[], Any]:
+    """Each call has other lengths and another size."""
+    rnn, steps = gru(), count(2)
+    return lambda: rnn(np.ones((3, 40 - (length := next(steps)), 3), "f4"), lengths=[length, 2, 1])
 
 
 def of_gradient() -> Callable[[], Any]:
@@ -83,11 +93,24 @@ def of_torch() -> Callable[[], Any]:
     return call
 
 
+def of_packed() -> Callable[[], Any]:
+    layer, steps = stepnet.torch.GRU(3, 4, batch_first=True), count(4)
+
+    def call() -> None:
+        sequences = [torch.ones(length, 3) for length in (next(steps), 3, 1)]
+        with torch.no_grad():
+            layer(torch.nn.utils.rnn.pack_sequence(sequences))
+
+    return call
+
+
 # The most files of each way.
 WAYS = {
-    "`rnn(ragged)`": (of_recurrence, 8),
-    "`sn.vjp`, forward and backward": (of_gradient, 9),
-    "`stepnet.torch.GRU` without gradients": (of_torch, 11),
+    "`rnn(ragged)`": (of_recurrence, 9),
+    "`rnn(array, lengths=lengths)`": (of_padded, 8),
+    "`sn.vjp`, forward and backward": (of_gradient, 10),
+    "`stepnet.torch.GRU` without gradients": (of_torch, 12),
+    "`stepnet.torch.GRU` of a `PackedSequence`": (of_packed, 13),
 }
 
 

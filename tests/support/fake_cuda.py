@@ -1,13 +1,15 @@
 """A CUDA driver in Python, which has memory of this process, keeps the calls in order, and fails when asked.
 
-Kernels are not run: `launched` has their words.
+Kernels are not run: `launched` has their words. `capturing` has the streams whose work is captured.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any
 
-from stepnet.compiler.targets.cuda.library import FUNCTIONS
+from stepnet.compiler.targets.cuda import CudaDevice
+from stepnet.compiler.targets.cuda.library import FUNCTIONS, started
 
 NAMES = {700: "CUDA_ERROR_ILLEGAL_ADDRESS", 2: "CUDA_ERROR_OUT_OF_MEMORY", 720: "TOO_LARGE"}
 QUIET = ("cuGetErrorString", "cuGetErrorName", "cuCtxGetCurrent", "cuDeviceGetAttribute")
@@ -25,6 +27,9 @@ class FakeCuda:
         self.launched = list[tuple[Any, ...]]()
         self.memory = dict[int, Any]()
         self.current: int | None = None
+        self.capturing = set[int]()
+        self.events: Iterator[int] = repeat(55)
+        self.streams: Iterator[int] = repeat(56)
         self.texts, self.kept = list[str](), list[Any]()
         self.version = changes.pop("version", 12080)
         self.count = changes.pop("count", 1)
@@ -94,7 +99,10 @@ class FakeCuda:
         self.put(context, self.current)
 
     def do_cuEventCreate(self, event: Any, flags: int) -> None:  # noqa: N802
-        self.put(event, 55)
+        self.put(event, next(self.events))
+
+    def do_cuStreamCreate(self, stream: Any, flags: int) -> None:  # noqa: N802
+        self.put(stream, next(self.streams))
 
     def do_cuMemPoolCreate(self, pool: Any, properties: Any) -> None:  # noqa: N802
         self.put(pool, 66)
@@ -125,6 +133,19 @@ class FakeCuda:
         if target:
             ctypes.memset(target, value, count)
 
+    def do_cuStreamIsCapturing(self, stream: int, status: Any) -> None:  # noqa: N802
+        self.put(status, int(stream in self.capturing), ctypes.c_int)
+
+    def do_cuStreamBeginCapture_v2(self, stream: int, mode: int) -> None:  # noqa: N802
+        self.capturing.add(stream)
+
+    def do_cuStreamEndCapture(self, stream: int, graph: Any) -> None:  # noqa: N802
+        self.capturing.remove(stream)
+        self.put(graph, 44)
+
+    def do_cuGraphInstantiateWithFlags(self, made: Any, graph: int, flags: int) -> None:  # noqa: N802
+        self.put(made, 45)
+
     def do_cuModuleLoadDataEx(self, module: Any, image: Any, *options: Any) -> None:  # noqa: N802
         self.texts.append(ctypes.string_at(image).decode())
         self.put(module, 88)
@@ -145,3 +166,9 @@ class FakeCuda:
         """The arguments of a kernel, of which there are two."""
         addresses = (ctypes.c_void_p * 2).from_address(pointers)
         return [ctypes.c_int64.from_address(address or 0).value for address in addresses]
+
+
+def fake_device(**changes: Any) -> tuple[CudaDevice, FakeCuda]:
+    """A GPU by such a driver. changes: those of `FakeCuda`."""
+    fake = FakeCuda(**changes)
+    return CudaDevice(0, started(fake)), fake

@@ -15,13 +15,13 @@ def shared(how: How, load: Load, size: CallSize, most: int, machine: Machine) ->
     return Partition(by_name.get(how, ways[0]), ways)
 
 
-def by_rows(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
+def by_rows(load: Load, size: CallSize, most: int, machine: Machine, how: How | None = None) -> Partition:
     """Every call of several sequences is shared by them, unless their parameters are worth more."""
     chosen = partition(load, size, most, machine)
     return shared("rows", load, size, most, machine) if chosen.chosen.how == "alone" else chosen
 
 
-def by_units(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
+def by_units(load: Load, size: CallSize, most: int, machine: Machine, how: How | None = None) -> Partition:
     """Threads share every step of calls of few sequences."""
     few = size.filled < 8 * most
     return shared("units" if few else "rows", load, size, most, machine)

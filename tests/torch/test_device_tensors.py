@@ -2,114 +2,37 @@
 that of this process, so that tensors of the CPU lie on it. The same code runs for tensors on a GPU.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tolerance import assert_close
+from torch.utils import _python_dispatch as dispatch
 
 import stepnet as sn
 import stepnet.torch
 from stepnet.compiler import targets
-from stepnet.compiler.targets.cuda import CudaEngine, DeviceCode, EmulatedDevice
+from stepnet.compiler.targets.cuda import CudaEngine
 from stepnet.errors import InputError, RefusedError
-from stepnet.torch import places
-from stepnet.torch.cudnn import reason_for_cudnn
-from stepnet.torch.sequences import run_or
+from stepnet.torch.cudnn import KNOWN, reason_for_cudnn
+from stepnet.torch.sequences import LOWERED, check_capture, run_or
+from tests.torch.placed import (
+    DEVICE,
+    KERNELS,
+    check_same,
+    flat,
+    on_packed,
+    on_padded,
+    packed_of,
+    placed,
+    places,
+)
 
-Array = np.ndarray
-PackedSequence = torch.nn.utils.rnn.PackedSequence
-COPIES: list[str] = []
-"""The copies between the host and the device."""
-KERNELS: list[str] = []
-"""The kernels that ran."""
-
-
-class CountedDevice(EmulatedDevice):
-    """The emulated device, with a record of copies and kernels."""
-
-    def write(self, address: int, array: Array) -> None:
-        COPIES.append(f"write {array.dtype}")
-        super().write(address, array)
-
-    def read(self, address: int, array: Array) -> None:
-        COPIES.append(f"read {array.dtype}")
-        super().read(address, array)
-
-    def launch(self, code: DeviceCode, blocks: int, words: Any) -> None:
-        KERNELS.append(code.name)
-        super().launch(code, blocks, words)
-
-
-DEVICE = CountedDevice()
-
-
-@pytest.fixture(autouse=True)
-def placed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The engine "placed", which takes tensors of the CPU where they lie."""
-    monkeypatch.setitem(
-        targets.ENGINES, "placed", lambda: CudaEngine(DEVICE, name="placed", devices=("cpu",))
-    )  # type: ignore[arg-type]
-    COPIES.clear()
-    KERNELS.clear()
-    yield
-    targets.engine.cache_clear()
-    places.kept_place.cache_clear()
-
-
-def flat(results: Any) -> list[torch.Tensor]:
-    """The tensors of some results, those of a PackedSequence without its positions."""
-    if isinstance(results, PackedSequence):
-        return [results.data]
-    if isinstance(results, torch.Tensor):
-        return [results]
-    return [tensor for part in results for tensor in flat(part)]
-
-
-def answers(module: Any, call: Callable[[Any], Any], x: torch.Tensor) -> list[Array]:
-    """Values with and without gradients, and the gradients of the input and the parameters."""
-    x = x.clone().requires_grad_()
-    module.zero_grad()
-    own = flat(call(x))
-    loss: Any = sum(
-        (tensor * torch.linspace(-1, 1, tensor.numel()).view(tensor.shape)).sum() for tensor in own
-    )
-    loss.backward()
-    with torch.no_grad():
-        plain = flat(call(x))
-    grads: list[Any] = [x.grad, *(parameter.grad for parameter in module.parameters())]
-    return [tensor.detach().numpy() for tensor in (*own, *plain, *grads)]
-
-
-def check_same(ours: Any, theirs: Any, call: Callable[[Any, Any], Any], x: torch.Tensor) -> None:
-    """Compares a module on the device with another that has its parameters. After the first calls nothing is
-    copied but the integers of positions.
-    """
-    answers(ours, lambda x: call(ours, x), x)
-    COPIES.clear()
-    found = answers(ours, lambda x: call(ours, x), x)
-    assert KERNELS
-    assert set(COPIES) <= {"write int64"}
-    expected = answers(theirs, lambda x: call(theirs, x), x)
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert_close(one, other, 5, 64)
-
-
-def packed_of(x: torch.Tensor) -> Any:
-    """The sequences [time, 4, features] as a PackedSequence of lengths 3, 5, 1, 2 in this order."""
-    return torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 5, 1, 2]), enforce_sorted=False)
-
-
-def on_padded(module: Any, x: Any) -> Any:
-    return module(x)
-
-
-def on_packed(module: Any, x: Any) -> Any:
-    return module(packed_of(x))
-
+__all__ = ["placed"]  # a fixture
+pytestmark = pytest.mark.usefixtures("placed")
 
 LAYERS = {
     "GRU": ("GRU", {}, on_padded),
@@ -208,6 +131,39 @@ def test_memory_is_given_back() -> None:
     assert len(DEVICE.memory) == held
 
 
+class Casts(dispatch.TorchDispatchMode):
+    """Records the sizes of tensors that PyTorch casts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes = list[int]()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten._to_copy.default:
+            self.sizes.append(args[0].numel())
+        return function(*args, **(kwargs or {}))
+
+
+def test_sequences_in_half_precision_are_read_and_written_in_place() -> None:
+    torch.manual_seed(1)
+    module = stepnet.torch.GRU(3, 4, engine="placed", dtype=torch.float16)
+    theirs = torch.nn.GRU(3, 4)
+    theirs.load_state_dict(module.state_dict())
+    x, cotangent = torch.randn(5, 2, 3).half().requires_grad_(), torch.randn(5, 2, 4).half()
+    with Casts() as casts:
+        outputs, _ = module(x)
+        outputs.backward(cotangent)
+    assert not [size for size in casts.sizes if size >= 5 * 2 * 3]
+    y = x.detach().float().requires_grad_()
+    theirs(y)[0].backward(cotangent.float())
+    pairs = [(x, y), *zip(module.parameters(), theirs.parameters(), strict=True)]
+    for one, other in pairs:
+        assert one.grad is not None
+        assert one.grad.dtype == torch.float16
+        assert other.grad is not None
+        assert_close(one.grad.numpy(), other.grad.numpy(), 5, 4)
+
+
 # ---- what PyTorch's own operations run ---------------------------------------------------------------------
 
 
@@ -234,6 +190,7 @@ def test_what_the_engine_of_a_device_refuses_runs_by_pytorch_and_repr_says_so() 
         run_or(layer, Elsewhere, "cuDNN is as fast", refuse, lambda: "theirs")
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 CUDNN = {
     ("GRU", 128, "float32"): "cuDNN is as fast for GRU and RNN in float32 of up to 128 units",
     ("GRU", 129, "float32"): "",
@@ -249,16 +206,71 @@ CUDNN = {
 def test_layers_that_stay_with_cudnn(case: tuple[str, int, str]) -> None:
     kind, units, dtype = case
     layer = getattr(torch.nn, kind)(3, units, dtype=getattr(torch, dtype))
-    assert reason_for_cudnn(layer, has_lengths=False) == CUDNN[case]
-    assert not reason_for_cudnn(layer, has_lengths=True)
+    number = getattr(torch, dtype)
+    assert reason_for_cudnn(layer, number, has_lengths=False) == CUDNN[case]
+    assert not reason_for_cudnn(layer, number, has_lengths=True)
     both = getattr(torch.nn, kind)(3, units, dtype=getattr(torch, dtype), bidirectional=True)
-    assert not reason_for_cudnn(both, has_lengths=False)
+    assert not reason_for_cudnn(both, number, has_lengths=False)
+
+
+def test_the_page_lists_the_table() -> None:
+    page = PAGE.read_text("utf-8")
+    rows = [f"| {kind} | {kind.measured} |" for kind in KNOWN]
+    start = page.index("| stays with cuDNN | measured |")
+    assert page[start:].splitlines()[2 : 3 + len(rows)] == [*rows, ""]
 
 
 def test_a_checkpoint_is_refused() -> None:
     layer = stepnet.torch.GRU(3, 4, engine="placed", checkpoint=2)
     with pytest.raises(RefusedError, match="checkpoint= is for the CPU, and the tensors are on cpu"):
         layer(torch.ones(5, 2, 3))
+
+
+# ---- autocast ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lowered() -> Iterator[None]:
+    """Autocast as on a GPU, where layers and cells run in its dtype, as torch.nn's do in cuDNN."""
+    LOWERED.add("cpu")
+    yield
+    LOWERED.discard("cpu")
+
+
+LOWERED_KINDS = {
+    "GRU": (stepnet.torch.GRU, 3, torch.bfloat16),
+    "LSTM": (stepnet.torch.LSTM, 3, torch.float16),
+    "RNNCell": (stepnet.torch.RNNCell, 2, torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", LOWERED_KINDS)
+def test_under_autocast_they_run_in_its_dtype(lowered: None, name: str) -> None:
+    make, axes, dtype = LOWERED_KINDS[name]
+    torch.manual_seed(1)
+    module = make(3, 4, engine="placed")
+    x = torch.randn(5, 2, 3)[:, 0] if axes == 2 else torch.randn(5, 2, 3)
+    with torch.autocast("cpu", dtype):
+        found = flat(module(x))
+    assert KERNELS
+    assert {tensor.dtype for tensor in found} == {dtype}
+    sum(tensor.float().sum() for tensor in found).backward()  # type: ignore[union-attr]
+    lower = make(3, 4, engine="placed", dtype=dtype)
+    lower.load_state_dict(module.state_dict())
+    right = flat(lower(x.to(dtype)))
+    sum(tensor.float().sum() for tensor in right).backward()  # type: ignore[union-attr]
+    for one, other in zip(found, right, strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(module.parameters(), lower.parameters(), strict=True):
+        assert one.grad is not None
+        assert one.grad.dtype == torch.float32
+        assert_close(one.grad.numpy(), other.grad.float().numpy(), 5, 4)  # the one is cast from the other
+
+
+def test_float64_stays_as_autocast_leaves_it(lowered: None) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, _ = stepnet.torch.GRU(3, 4, dtype=torch.float64)(torch.ones(5, 2, 3, dtype=torch.float64))
+    assert outputs.dtype == torch.float64
 
 
 # ---- devices -----------------------------------------------------------------------------------------------
@@ -277,6 +289,12 @@ def test_tensors_on_two_devices_are_named() -> None:
     place = places.place_on(torch.device("cpu"), "placed")
     with pytest.raises(InputError, match="a tensor is on meta, and the sequences are on cpu"):
         place.arrays([torch.ones(2, device="meta")])
+
+
+def test_lengths_on_a_gpu_are_not_read_while_a_graph_is_captured() -> None:
+    check_capture("the lengths of sequences", False)
+    with pytest.raises(InputError, match=r"the lengths of sequences are on the GPU, .* torch\.cuda\.graph"):
+        check_capture("the lengths of sequences", True)
 
 
 def test_an_engine_may_name_one_of_several_devices() -> None:

@@ -50,6 +50,7 @@ def assert_rounded(ours: Any, theirs: Any, dtype: Any, width: int = HIDDEN) -> N
     assert ((ours.detach().double() - exact).abs() <= most * exact.abs().clamp(min=1)).all()
 
 
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize("grad", [False, True], ids=["without gradients", "with gradients"])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", LAYERS)

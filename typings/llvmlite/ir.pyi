@@ -1,6 +1,6 @@
 # llvmlite.ir: types, values, modules and the builder.
 
-from collections.abc import Iterator, Mapping, MutableSet, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Self, TypeAlias
 
@@ -122,12 +122,7 @@ class NamedValue(Value):
 class MDValue(NamedValue):
     operands: tuple[Value, ...]
 
-class AttributeSet(MutableSet[str]):
-    def __contains__(self, x: object) -> bool: ...
-    def __iter__(self) -> Iterator[str]: ...
-    def __len__(self) -> int: ...
-    def add(self, value: str) -> None: ...
-    def discard(self, value: str) -> None: ...
+class AttributeSet(set[str]): ...
 
 class FunctionAttributes(AttributeSet):
     alignstack: int

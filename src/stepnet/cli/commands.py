@@ -17,13 +17,13 @@ from typer.core import TyperGroup
 from stepnet.cli.build import build
 from stepnet.cli.conversion import convert, verify
 from stepnet.cli.description import explain, layouts, show
-from stepnet.cli.installation import cache, demo, doctor
+from stepnet.cli.installation import cache, demo, doctor, tune
 from stepnet.cli.run import run
 from stepnet.compiler.values.packages import TYPER
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
 
-COMMANDS = demo, show, convert, verify, layouts, explain, run, build, doctor, cache
+COMMANDS = demo, show, convert, verify, layouts, explain, run, build, doctor, tune, cache
 """The commands in the order of `stepnet --help`."""
 
 

@@ -1,4 +1,4 @@
-"""The commands that need no file: `demo`, `doctor` and `cache`."""
+"""The commands that need no file: `demo`, `doctor`, `tune` and `cache`."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -32,6 +32,20 @@ def doctor(as_json: Json = False) -> None:
         typer.echo(health_text(health))
     if not health.works:
         raise typer.Exit(1)
+
+
+def tune(as_json: Json = False) -> None:
+    """Measure the rates of this machine, by which calls are shared among threads, and keep them in the cache.
+
+    Takes some seconds, in which the machine does nothing else. Results do not depend on it.
+    """
+    from stepnet.cli.report.tuning import measure, tuning_text
+
+    tuning = measure(quiet=as_json)
+    if as_json:
+        write_json(asdict(tuning))
+    else:
+        typer.echo(tuning_text(tuning))
 
 
 def cache(

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets import engine_named
 from stepnet.compiler.targets.cuda.codes import ProductCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
-from stepnet.compiler.targets.cuda.engine import CudaEngine
+from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
+from stepnet.compiler.targets.cuda.gpu_facts import known_facts
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
+from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda.options import CudaOptions, CudaPrecision, checked_options
 from stepnet.compiler.targets.cuda.ptx import translated
 from stepnet.compiler.values.arguments import checked_integer, short_repr
 from stepnet.errors import ArgumentError
@@ -19,7 +21,14 @@ EMULATED = "cuda-emulated"
 """The name of the engine that runs kernels in emulation."""
 
 
-def ptx(model: Model, *, rows: int = 16, capability: str = "9.0") -> dict[str, str]:
+def ptx(
+    model: Model,
+    *,
+    rows: int = 16,
+    capability: str = "9.0",
+    precision: CudaPrecision = "float32",
+    batch_invariant: bool = False,
+) -> dict[str, str]:
     """Returns the PTX of the kernels of a model, by a name for each, such as "part 0: loop", without a GPU.
 
     Products of all steps at once, which a library of kernels computes, are not among them.
@@ -27,10 +36,14 @@ def ptx(model: Model, *, rows: int = 16, capability: str = "9.0") -> dict[str, s
     Args:
         model: A model that has been called, or was made with `inputs=`.
         rows: The number of sequences of a call, by which kernels are chosen.
-        capability: The compute capability of the GPU, "8.0" or higher.
+        capability: The compute capability of the GPU, "8.0" or higher. Kernels are chosen for one such GPU:
+            an A100 for "8.0", an H100 for "9.0".
+        precision: The numbers that float32 is multiplied as, as for `engine`.
+        batch_invariant: Whether a sequence has the same bits in every batch, as for `engine`.
 
     Raises:
         ArgumentError: For another kind of `capability`, and for one below 8.0.
+        InputError: For another precision, or what is not True or False.
         LibraryError: If the installed llvmlite has no code generator for such GPUs.
 
     >>> import numpy as np
@@ -42,25 +55,27 @@ def ptx(model: Model, *, rows: int = 16, capability: str = "9.0") -> dict[str, s
     """
     version = checked_capability(capability)
     count = checked_integer(rows, "rows is the number of sequences of a call, a whole number from 1 on", 1)
-    engine = engine_named(EMULATED)
-    assert isinstance(engine, CudaEngine)
+    options = checked_options(precision, batch_invariant)
+    memory = CudaMemory(EmulatedDevice(facts=known_facts(version)))
     schedule = model.program.schedule_for(EMULATED)
-    return {name: translated(code, version) for name, code in kernels_of(schedule, engine, count)}
+    found = kernels_of(schedule, memory, options, count)
+    return {name: translated(code, version) for name, code in found}
 
 
 def kernels_of(
-    schedule: Schedule, engine: CudaEngine, rows: int, before: str = ""
+    schedule: Schedule, memory: CudaMemory, options: CudaOptions, rows: int, before: str = ""
 ) -> Iterator[tuple[str, DeviceCode]]:
     """Yields a name and the code of each kernel of a schedule, for a call of some sequences.
 
+    memory: of the device that kernels are chosen for. options: by which they are chosen too.
     before: the number of the part that the schedule is in, with a dot; "" for a whole model.
     """
     for index, part in enumerate(schedule.parts):
         if part.inner is not None:
-            yield from kernels_of(part.inner, engine, rows, f"{before}{index}.")
+            yield from kernels_of(part.inner, memory, options, rows, f"{before}{index}.")
         if part.plan is None:
             continue
-        kernel = CudaKernel(part.plan, engine.memory, engine.options)
+        kernel = CudaKernel(part.plan, memory, options)
         for stage, codes in kernel.stages.items():
             own = [code.code for code in codes if not isinstance(code, ProductCode)]
             for place, code in enumerate(own):

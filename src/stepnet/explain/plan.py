@@ -12,6 +12,7 @@ from stepnet.compiler.targets import engine_named, engines_of, is_engine, planni
 from stepnet.compiler.targets.assignment import choice as placed_on
 from stepnet.compiler.targets.base import KernelEngine, SharedEngine
 from stepnet.compiler.values.arguments import checked_integer
+from stepnet.errors import InputError
 from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection
 from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation, schedule_on
 from stepnet.explain.part_names import describe_part, parts_of
@@ -60,7 +61,8 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
         return [ends_section(facts), engine_section(chosen, engines), *shared, *work_sections(facts)]
     named = list(parts_of(schedule))
     rows = tuple((number, describe_part(part, inside)) for number, part, inside in named)
-    parts = DocumentTable(rows), *shared_items(schedule, chosen, size)
+    shared = *shared_items(schedule, chosen, size), *stream_items(schedule, engine, size)
+    parts = DocumentTable(rows), *shared
     sections = [TitledSection("parts, in the order they run", parts), engine_section(chosen, engines)]
     for number, part, _ in named:
         if part.plan is not None:
@@ -76,14 +78,28 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
     return sections
 
 
-def checked_size(rows: int | None, steps: int | None) -> CallSize | None:
-    """Makes the size of a call of `rows` sequences of `steps` steps each; None if neither is given.
+def checked_size(
+    rows: int | None, steps: int | None, lengths: Sequence[int] | None = None
+) -> CallSize | None:
+    """Makes the size of a call of `rows` sequences of `steps` steps each, or of sequences of these lengths;
+    None if nothing is given.
 
-    Raises `InputError` for numbers that are not whole or less than 1.
+    Raises `InputError` for numbers that are not whole or less than 1, and for lengths beside other numbers.
     """
+    meaning = "the number of {}, for which explain says how threads share a call, is a whole number from 1 on"
+    if lengths is not None:
+        if rows is not None or steps is not None:
+            raise InputError(
+                "lengths say how many sequences there are, and the steps of each: leave out rows and steps"
+            )
+        each = tuple(
+            checked_integer(length, meaning.format("steps of each sequence"), 1) for length in lengths
+        )
+        if not each:
+            raise InputError("lengths is empty: give the number of steps of at least one sequence")
+        return CallSize(len(each), max(each), sum(each), lengths=each)
     if rows is None and steps is None:
         return None
-    meaning = "the number of {}, for which explain says how threads share a call, is a whole number from 1 on"
     count = checked_integer(1 if rows is None else rows, meaning.format("rows"), 1)
     longest = checked_integer(SHOWN.longest if steps is None else steps, meaning.format("steps"), 1)
     return CallSize(count, longest, count * longest)
@@ -195,6 +211,22 @@ def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) 
         )
 
 
+def stream_items(schedule: Schedule, asked: Asked, size: CallSize | None) -> Iterator[Item]:
+    """Yields sections, with a gap ahead of each, on parts of a schedule (a net cut into parts) that engines
+    with kernels of their own, as for a GPU, can run at the same time. Nothing is yielded without a size.
+
+    asked: the engine, or several in order, that the user asks for. size: the size of a call.
+    """
+    if size is None:
+        return
+    for engine in engines_of(asked):
+        if isinstance(engine, KernelEngine):
+            for indices, how in engine.beside(schedule, size):
+                yield ""
+                title = f"parts {', '.join(map(str, indices))}, for {described_size(size)}"
+                yield TitledSection(title, (facts_table([("GPU", how)]),))
+
+
 def shared_engine(name: str | None) -> SharedEngine | None:
     """Returns the engine with this name if its threads share a call; None for other names."""
     engine = engine_named(name) if name is not None and is_engine(name) else None
@@ -204,7 +236,8 @@ def shared_engine(name: str | None) -> SharedEngine | None:
 def described_size(size: CallSize) -> str:
     """Describes the size of a call in words, such as "8 sequences of 100 steps"."""
     rows = "one sequence" if size.filled == 1 else f"{size.filled} sequences"
-    return f"{rows} of {size.longest} steps"
+    steps = f"up to {size.longest}" if size.steps < size.filled * size.longest else f"{size.longest}"
+    return f"{rows} of {steps} steps"
 
 
 # ---- the work of a plan ------------------------------------------------------------------------------------

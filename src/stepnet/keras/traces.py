@@ -69,13 +69,15 @@ def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key
     if is_named(cell) and not tree.is_nested(arguments.x) and arguments.x.ndim != 2:
         return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
     if is_named(cell) and fits_equations(cell, arguments):
-        shared = entry_of(SHARED, key, lambda: DifferentiableLayers(recurrence_of(cell, settings, arguments)))
+        shared = entry_of(
+            SHARED, key, lambda: DifferentiableLayers.of(recurrence_of(cell, settings, arguments))
+        )
         return CellTrace(shared, tuple(cell.weights))
     try:
         rnn, variables = trace_cell(cell, arguments, settings.training, settings.options)
     except StepError as error:
         return str(error)  # the error itself would keep the cell alive
-    return CellTrace(DifferentiableLayers(rnn), variables)
+    return CellTrace(DifferentiableLayers.of(rnn), variables)
 
 
 def fits_equations(cell: Any, arguments: StepArguments) -> bool:

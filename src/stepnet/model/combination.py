@@ -13,7 +13,7 @@ from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import named
 from stepnet.model.blank import blank_program
 from stepnet.model.control import Controls, UncheckedCall
-from stepnet.model.executables import Form
+from stepnet.model.forms import FormedCall
 from stepnet.model.layers import Combined, LayerPrograms, LayersProgram, recurrences_of
 from stepnet.model.nested import is_traced
 from stepnet.model.reading import Reading
@@ -31,7 +31,7 @@ class Combination(Combined):
 
     # ---- running them
 
-    def unprepared(self, form: Form | None, call: UncheckedCall) -> tuple[Any, Any]:
+    def unprepared(self, formed: FormedCall | None, call: UncheckedCall) -> tuple[Any, Any]:
         """Runs a call that was not prepared, of all layers or directions as one net where their sequences
         have one length.
 
@@ -42,7 +42,7 @@ class Combination(Combined):
             return self.part_by_part(call)
         if self.ends_early:
             return self.part_by_part(call._replace(engine=self.engine_order(call.engine)))
-        return super().unprepared(form, call)
+        return super().unprepared(formed, call)
 
     def part_by_part(self, call: UncheckedCall) -> tuple[Any, Any]:
         """Runs each layer or direction by its own call; returns the outputs and the final memories.
@@ -179,14 +179,18 @@ class Combination(Combined):
         with IMPORTS:  # late: calls do not need it
             from stepnet.explain.document import TitledSection
             from stepnet.explain.facts import choice
-            from stepnet.explain.plan import shared_items
+            from stepnet.explain.plan import shared_items, stream_items
 
         parts = self.part_sections(order, size)
         if self.ends_early or size is None:
             return parts
         schedule = self.program.schedule_for(order)
-        shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]  # without the gap ahead
-        return [TitledSection("threads", tuple(shared)), *parts] if shared else parts
+        made = (
+            ("threads", shared_items(schedule, choice(schedule, order)[0], size)),
+            ("streams", stream_items(schedule, order, size)),
+        )
+        sections = [TitledSection(title, tuple(items)[1:]) for title, items in made]  # without the gap ahead
+        return [*(section for section in sections if section.items), *parts]
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
         """Returns the sections of the text of `explain` for all layers: the plan of each (which operation

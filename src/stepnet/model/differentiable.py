@@ -13,7 +13,7 @@ are arrays, as a framework keeps them itself. What is below this module is not f
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -21,13 +21,22 @@ import numpy as np
 from stepnet.compiler.grad import per_sequence
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import Type
-from stepnet.compiler.targets import Bound, Call, Order, Results, checked_engine, choose, gradient_order
+from stepnet.compiler.targets import (
+    Bound,
+    Call,
+    Order,
+    Results,
+    checked_engine,
+    choose,
+    engine_named,
+    gradient_order,
+)
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import RefusedError
 from stepnet.model.control import UncheckedCall
-from stepnet.model.executables import Form
+from stepnet.model.forms import FormedCall
 from stepnet.model.gradient_runs import GradientRun, Halved, gradient_net, tangents_of_net
 from stepnet.model.gradient_strategy import gradient_run
 from stepnet.model.model import Model
@@ -86,17 +95,34 @@ class DifferentiableNet:
         run = gradient_run(self._kept, None, self.net, wanted, checkpoint, order)
         return Passes(self, wanted, order, run)
 
-    def halves(self, wanted: tuple[int, ...], engine: Asked = "auto", is_each: bool = False) -> "FixedPasses":
+    def halves(
+        self,
+        wanted: tuple[int, ...],
+        engine: Asked = "auto",
+        is_each: bool = False,
+        is_stored: bool = False,
+    ) -> "FixedPasses":
         """Returns passes that save values of a fixed number and known types, for a graph that holds them.
 
         wanted: the positions of the inputs that get gradients.
         engine: an engine, or several in order of preference, of which those that run gradients are used.
         is_each: whether gradients of parameters are those of each sequence, and not their sum. Raises
             `RefusedError` where the net has no such gradient.
+        is_stored: whether `backward` takes cotangents in the dtypes of the results, also in half precision.
         """
-        key = "halves", wanted, is_each
-        run = entry_of(self._kept, key, lambda: Halved.of(self.net, wanted, is_each))
-        return FixedPasses(self, wanted, self.gradient_engines(engine), run)
+        key = "halves", wanted, is_each, is_stored
+        run = entry_of(self._kept, key, lambda: Halved.of(self.net, wanted, is_each, is_stored))
+        return FixedPasses(self, wanted, self.gradient_engines(engine), run, is_stored)
+
+    def refusal(self, engine: str, wanted: tuple[int, ...] = ()) -> str | None:
+        """Returns why an engine cannot run the net; None if it can.
+
+        engine: its name. wanted: the positions of the inputs that get gradients; without any, the net alone.
+        """
+        run = self.halves(wanted, engine).run if wanted else None
+        programs = [self._run] if run is None else [run.first, run.second]
+        reasons = (engine_named(engine).refuse(program.schedule_for(engine)) for program in programs)
+        return next(filter(None, reasons), None)
 
     def products(self, positions: Positions, wanted: tuple[int, ...] | None = None) -> int:
         """Counts the floating-point operations of the matrix products of a call, or, with `wanted`, those of
@@ -159,12 +185,15 @@ class Passes:
     wanted: the positions of the inputs that get gradients.
     engine: the engines in order of preference.
     run: the programs of both passes.
+    is_stored: whether cotangents have the dtypes of the results, also in half precision, and not those in
+        which these are computed.
     """
 
     net: DifferentiableNet
     wanted: tuple[int, ...]
     engine: Order
     run: GradientRun
+    is_stored: bool = False
 
     @property
     def saved(self) -> tuple[int, ...]:
@@ -203,6 +232,11 @@ class FixedPasses(Passes):
         """The types of the arrays that `forward` returns: the net's results, then further saved values."""
         net = self.run.first.net
         return [net.type_of(number) for number in net.results]
+
+    @property
+    def apart(self) -> "FixedPasses":
+        """The same passes, of which `forward` returns each array in a buffer of its own."""
+        return replace(self, run=replace(self.run, separate=None))
 
     @property
     def gradient_types(self) -> list[Type]:
@@ -258,13 +292,13 @@ class FixedNet:
     Attributes:
         program: The program of the net with these parameters.
         memory: The structure of the memories, with a `Spec` for each.
-        prepared: Runs a call of arrays if it was prepared, as `Programs.prepared` does.
+        prepared: Runs a call of arrays if it was prepared, as `Programs.run_prepared` does.
     """
 
     def __init__(self, program: Program) -> None:
         """Stores a program with its parameters, to which kernels are bound at their first use."""
         self.program, self.memory, self._programs = program, program.memory, Programs[Program]()
-        self.prepared = self._programs.prepared
+        self.prepared = self._programs.run_prepared
 
     @property
     def params(self) -> list[Array]:
@@ -276,7 +310,7 @@ class FixedNet:
         arrays: Arrays,
         positions: Positions,
         engine: Asked = "auto",
-        form: Form | None = None,
+        formed: FormedCall | None = None,
         lead: tuple[int, ...] = (),
     ) -> list[Array]:
         """Returns the outputs, with the steps of all sequences in one axis, and the final memories.
@@ -284,7 +318,7 @@ class FixedNet:
         arrays: the inputs of the net, of which the parameters are not read; None for memories of zeros.
         positions: where the steps of the sequences lie in the arrays.
         engine: an engine, or several in order of preference.
-        form: the key of the call that `prepared` returned. The call is then prepared once it came often
+        formed: the call that `prepared` returned. It is then prepared once it came often
             enough. None for a call that is never prepared.
         lead: the first two sizes of the arrays of such a call.
         """
@@ -293,8 +327,8 @@ class FixedNet:
         # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
         with nullcontext() if program.is_bound(order) else paused_collector():
             bound = program.bound(order)
-            if form is not None and not program.has_derived:
-                self._programs.calls.prepare(form, program, bound, call, lead)
+            if formed is not None and not program.has_derived:
+                self._programs.calls.prepare(formed, program, bound, call, lead)
             with located_integers(program.net, [*arrays, *program.params], positions):
                 outputs, final, _ = program.split(bound(call))
         return [*outputs, *leaves(program.final(final))]

@@ -85,7 +85,7 @@ class Halved:
     saved: the positions of the saved values among the results of the forward half.
     own: the number of these results that are results of the net; they come first.
     separate: the number of results of the net with a value per step. They need separate buffers; values that
-        are only saved may share one.
+        are only saved may share one. None if they need their own, too.
     blocks: a text for each recurrence: the number of steps that it runs at a time, and the reason.
     """
 
@@ -93,11 +93,11 @@ class Halved:
     second: NetProgram
     saved: tuple[int, ...]
     own: int
-    separate: int
+    separate: int | None
     blocks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, net: Net, wanted: Sequence[int], is_each: bool = False) -> "Halved":
+    def of(cls, net: Net, wanted: Sequence[int], is_each: bool = False, is_stored: bool = False) -> "Halved":
         """Makes the forward and backward halves of a net's gradient for the inputs at the positions `wanted`.
 
         The forward half returns the results of the net, then further values to save for the backward half. A
@@ -105,8 +105,10 @@ class Halved:
 
         is_each: whether gradients of parameters are those of each sequence, and not their sum. Raises
             `RefusedError` where a net has no such gradient.
+        is_stored: whether the backward half takes cotangents in the dtypes of the results, also in half
+            precision.
         """
-        both = vjp(net, wanted)
+        both = vjp(net, wanted, is_stored)
         parts = halves(per_sequence(both) if is_each else both, len(net.inputs), len(net.results))
         own = len(net.results)
         results, saved = list(parts.forward.results[:own]), list[int]()

@@ -11,7 +11,7 @@ code for one kind.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, SupportsIndex, Unpack
@@ -29,7 +29,7 @@ from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.batch import no_sequences, no_static, with_default_dtypes, with_dtypes
 from stepnet.model.control import MEANT, MEANT_OF_STREAMS, Controls, UncheckedCall
-from stepnet.model.executables import Form
+from stepnet.model.forms import FormedCall
 from stepnet.model.jax_arrays import called_on_arrays, has_device_arrays, has_jax_arrays
 from stepnet.model.program import REPLACED, Asked, Program, same_parameters
 from stepnet.model.reading import Reading
@@ -201,18 +201,20 @@ class Model(ABC):
         >>> doubled(np.array([[1.0, 2.0, 3.0]]), initial=np.array([10.0])).tolist()
         [[22.0, 26.0, 32.0]]
         """
-        form = None
+        formed = None
         if unknown:
             raise unknown_argument(
                 f"a call of a {self.noun}", Model.__call__, unknown, {**MEANT, **self.meant()}
             )
-        if statics is None and lengths is None and mask is None and begun is None and self.until is None:
-            form, results = self.programs.prepared(sequences, initial, last_only, engine, masked, time_major)
+        if statics is None and mask is None and begun is None and self.until is None:
+            formed, results = self.programs.prepared(
+                sequences, initial, lengths, last_only, engine, masked, time_major
+            )
             if results is not None:
                 return results
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         call = UncheckedCall(sequences, None, initial, statics, lengths, last_only, control, engine)
-        if form is None and has_device_arrays(sequences):
+        if formed is None and has_device_arrays(sequences):
             with IMPORTS:  # late: few processes use a GPU
                 from stepnet.model.device_arrays import called_on_device
 
@@ -223,18 +225,18 @@ class Model(ABC):
         if has_jax_arrays(sequences):
             further = initial, statics, lengths, last_only, engine
             return called_on_arrays(lambda arrays: self(arrays, *further, **control), sequences)
-        return self.unprepared(form, call)
+        return self.unprepared(formed, call)
 
-    def unprepared(self, form: Form | None, call: UncheckedCall) -> Any:
+    def unprepared(self, formed: FormedCall | None, call: UncheckedCall) -> Any:
         """Runs a call that was not prepared; returns the outputs and the final memories.
 
-        form: the key by which later calls find it prepared; None for a call that is never prepared.
+        formed: the call by which later ones find it prepared; None for a call that is never prepared.
         """
-        asked, last_only = self.engine_order(call.engine), flag(call.last_only, "last_only")
+        order, last_only = self.engine_order(call.engine), flag(call.last_only, "last_only")
         reading = self.read(
             call.sequences, call.initial, call.statics, call.lengths, last_only, **call.control
         )
-        return reading.run(asked, self.programs.calls, form)
+        return reading.run(order, self.programs.calls, formed)
 
     # ---- defined by each kind of model
 
@@ -555,7 +557,14 @@ class Model(ABC):
         program = self.program
         return program, places_of(program, self.declaration.params, len(program.ends.sequences))
 
-    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
+    def explain(
+        self,
+        engine: Asked = "auto",
+        *,
+        rows: int | None = None,
+        steps: int | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> str:
         """Returns the plan as text: the parts in the order they run, their work and costs, and their engines.
 
         Args:
@@ -565,6 +574,8 @@ class Model(ABC):
                 of them run at the same time.
             steps: The number of steps of each sequence of such a call; of one sequence, unless `rows` says
                 otherwise.
+            lengths: The steps of each sequence of such a call, if they differ, in place of `rows` and
+                `steps`.
 
         Returns:
             One line per operation, by phase, with the floating-point operations and the bytes of parameters
@@ -586,7 +597,7 @@ class Model(ABC):
             from stepnet.explain.plan import checked_size
             from stepnet.explain.text import text
 
-        return text(self.explained(self.engine_order(engine), checked_size(rows, steps)))
+        return text(self.explained(self.engine_order(engine), checked_size(rows, steps, lengths)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
         """Returns the sections of the text of `explain`.

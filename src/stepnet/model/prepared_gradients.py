@@ -24,10 +24,11 @@ from stepnet.model.backward import GradientLayout
 from stepnet.model.batch import Batch
 from stepnet.model.control import Controls
 from stepnet.model.executables import Form, prepared_for
+from stepnet.model.forms import exact_form, formed_call
 from stepnet.model.gradients import CallArguments, Gradients
 from stepnet.model.nets import Arrays, call_on, parameters
 from stepnet.model.program import NetProgram, Program
-from stepnet.model.programs import Calls, Executable, Programs, memory_of, outputs_of
+from stepnet.model.programs import Executable, Programs, memory_of, outputs_of
 from stepnet.ragged import Ragged, unchecked_ragged
 
 Array = np.ndarray
@@ -366,7 +367,7 @@ def arrays_for(
     sequences: the sequences of the call.
     initial, params: the memories and parameters that the call gives, or None.
     """
-    memories = executable.arrays(initial, sequences)
+    memories = executable.arrays(initial)
     if memories is None or (initial is not None and not memories):
         return None
     own = None
@@ -446,5 +447,5 @@ def form_of(
     names: tuple[Any, ...] = tuple(wrt) if type(wrt) in (list, tuple) else (wrt,)
     if not all(name is None or type(name) is str for name in names):
         return None
-    form = Calls.form(sequences, last_only, engine, "repeat", control.get("time_major", False))
-    return None if form is None else (*form, changes, begins, *names)
+    call = formed_call(sequences, None, last_only, engine, "repeat", control.get("time_major", False))
+    return None if call is None else (*(exact_form(call) or ()), changes, begins, *names)

@@ -7,27 +7,26 @@
 
 A small recurrence runs in less time than the preparation of a call takes. So the second call of a shape keeps
 its preparation, and later calls only set the addresses of their arrays and run. This is for arrays [batch,
-time, features...] and Raggeds, without lengths, masks and statics.
+time, features...], with lengths or without, and Raggeds, without masks and statics. `forms.py` has the keys.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.net.windows import derived_offsets
-from stepnet.compiler.targets import Bound, Call, PreparedCall, Results
-from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.targets import LAYOUTS, Bound, Call, Places, PreparedCall, Results
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import entry_of, put_latest
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
 from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.executables import MOST_FORMS, Executables, Form
+from stepnet.model.forms import LONGEST, FormedCall, exact_form, fits, formed_call, in_general, widened
 from stepnet.model.program import Program
 from stepnet.ragged import Ragged, unchecked_ragged
 
@@ -35,25 +34,12 @@ Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
 MOST_KINDS = 32
 """The largest number of kinds of inputs whose programs a model keeps."""
-MOST_OFFSETS = 1025
-"""The largest number of offsets of a Ragged whose calls are prepared. Larger batches take long enough to run
-that preparation saves little.
-"""
-MOST_PLACES = 1024
-"""The largest number of sequences for which a call is prepared for any lengths."""
-FEW = 32
-"""Up to this many offsets, Python's built-in functions are faster than NumPy's."""
 FEW_PLACES = 16
 """Up to this many sequences, a call prepared for any lengths is as fast as one for these lengths."""
-LONGEST = 4096
-"""The largest length of a sequence in a call that is prepared for any lengths."""
-SMALL = 64
-"""The number of steps up to which calls prepared for any lengths are one form; beyond, each power of two has
-one, as threads share larger calls.
-"""
 RAGGED_CALLS = 8
-"""The number of calls with the same lengths after which a call of Raggeds is prepared: lengths often change,
-and preparation takes as long as a call."""
+"""The number of calls with the same lengths after which a call of Raggeds is prepared for these, where none
+can be prepared for any lengths: lengths often change, and preparation takes as long as a call.
+"""
 
 
 @dataclass(frozen=True)
@@ -77,9 +63,11 @@ class Executable(Generic[Kind]):
         sequences: the sequences of the call, which give outputs their lengths.
         """
         program = self.program
+        if self.is_plain:
+            return self.like(sequences, results.outputs[0], self.outputs[0]), results.final[0]
         if not self.is_split:
             results = program.split(results)
-        final = results.final[0] if self.is_array else program.final(results.final)
+        final = program.final(results.final)
         if self.has_one_output:
             return self.like(sequences, results.outputs[0], self.outputs[0]), final
         pairs = zip(results.outputs, self.outputs, strict=True)
@@ -88,31 +76,30 @@ class Executable(Generic[Kind]):
     @staticmethod
     def like(sequences: Any, array: Array, shape: tuple[int, ...] | None) -> Any:
         """Returns an output of a call (`array`) in its shape; if that is None, in the form of the inputs
-        `sequences`: a `Ragged`, or an array [batch, time, ...].
+        `sequences`: a `Ragged`, an array [batch, time, ...], or None for an array [total, ...].
         """
         if shape is not None:
             return array.reshape(shape)
+        if sequences is None:
+            return array
         if isinstance(sequences, Ragged):
             return unchecked_ragged(array, sequences.offsets)
         return array.reshape(*sequences.shape[:2], *array.shape[1:])
 
-    def arrays(self, initial: Any, sequences: Any) -> list[Array | None] | None:
+    def arrays(self, initial: Any, rows: int | None = None) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place, which are zeros if it is None; None if
-        they need a check or a conversion, or if the call cannot run on these sequences. sequences: those of
-        the call.
+        they need a check or a conversion. rows: the number of sequences, if it may be smaller than that of
+        the call that was prepared.
         """
         if initial is None:
             return self.zeros
         if self.is_single and type(initial) is np.ndarray:  # in a third of the time of the general way
-            fits = initial.flags.c_contiguous and (initial.shape, initial.dtype) == self.memory[0]
-            return [initial] if fits else None
+            return [initial] if fits_memory(initial, self.memory[0], rows) else None
         arrays = leaves_as(initial, self.program.memory)
         if arrays is None:
             return None
         for array, known in zip(arrays, self.memory, strict=True):
-            if type(array) is not np.ndarray or not array.flags.c_contiguous:
-                return None
-            if (array.shape, array.dtype) != known:
+            if type(array) is not np.ndarray or not fits_memory(array, known, rows):
                 return None
         return arrays
 
@@ -139,11 +126,11 @@ class Executable(Generic[Kind]):
         return isinstance(self.program.output, int)
 
     @cached_property
-    def is_array(self) -> bool:
-        """True if the prepared call returns the final memory as it is computed: one array, without a change
-        of dtype.
+    def is_plain(self) -> bool:
+        """True if the prepared call returns one output with a value per step, and one array of final memories
+        as it is computed, without a change of dtype.
         """
-        return self.is_single and self.program.rounded is None
+        return self.is_split and self.has_one_output and self.is_single and self.program.rounded is None
 
     @cached_property
     def is_single(self) -> bool:
@@ -164,17 +151,6 @@ class CallExecutable(Executable[Kind]):
 @dataclass(frozen=True)
 class DerivedExecutable(CallExecutable[Kind]):
     """A prepared call of a graph with other numbers of steps than its sequences, as after a stride."""
-
-    def arrays(self, initial: Any, sequences: Any) -> list[Array | None] | None:
-        """Returns an empty list, as a graph has no memories; None if a sequence is so short that it has no
-        steps along some axis, as after a stride. sequences: those of the call.
-        """
-        if isinstance(sequences, Ragged):
-            offsets = sequences.offsets[0].tolist()
-            shortest = min(end - begin for begin, end in pairwise(offsets))
-        else:
-            shortest = sequences.shape[1]
-        return None if shortest < self.prepared.shortest else []
 
     def answer(self, results: Results, sequences: Any) -> tuple[Any, Any]:
         """Returns the outputs of a call, in the structure of the graph, and no memories.
@@ -209,141 +185,83 @@ class DerivedExecutable(CallExecutable[Kind]):
 class Calls(Executables[CallExecutable[Kind]]):
     """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
 
-    @staticmethod
-    def form(
-        sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any, any_lengths: bool = False
-    ) -> Form | None:
-        """Returns the key of a call (its lengths, shape, dtype and options), by which prepared code for equal
-        calls is found in the cache; None for a call that no code is prepared for.
-
-        Prepared are calls on one C-contiguous array, or one Ragged without nested sequences, of few
-        sequences. The key's first entry is the offsets of the Ragged, as bytes; None for an array; in a key
-        for any lengths, the number of sequences.
-
-        any_lengths: gives a Ragged of up to `FEW_PLACES` sequences the key of calls of any lengths, if it has
-            one (`form_of_any_lengths`).
-        """
-        if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
-            return None
-        if type(masked) is not str or masked != "repeat":  # without a mask it has no effect, or is invalid
-            return None
-        values, offsets = sequences, None
-        if type(sequences) is Ragged:
-            values, offsets = sequences.values, sequences.offsets[0]
-            if len(sequences.offsets) > 1 or time_major or len(offsets) > MOST_OFFSETS:
-                return None
-        if type(values) is not np.ndarray or not (values.flags.c_contiguous and values.dtype.isnative):
-            return None
-        if any_lengths and offsets is not None and len(offsets) <= FEW_PLACES + 1:
-            options = last_only, engine, threads()
-            if (form := form_of_any_lengths(offsets, values.shape, values.dtype, *options)) is not None:
-                return form
-        lengths = None if offsets is None else offsets.tobytes()
-        return lengths, values.shape, values.dtype, time_major, last_only, engine, threads()
-
-    def is_due(self, form: Form, calls: int = 2) -> bool:
-        """Counts a call by its form (cache key); returns whether it is the one at which to prepare later
-        calls.
-
-        calls: the count at which calls are prepared. It is larger for a Ragged of exact lengths, the offsets
-            of which are the first entry of the form, as bytes.
-        """
-        return super().is_due(form, RAGGED_CALLS if type(form[0]) is bytes else calls)
-
-    def comes_often(self, form: Form, rows: int) -> bool:
-        """Counts a call; returns whether its form (key) came often enough to prepare calls of just these
-        lengths.
-
-        form: it begins with None for an array, or a Ragged's offsets, as bytes; these must come more often.
-        rows: the number of sequences of the call. For few of them the result is False: a call that is
-            prepared for any lengths is then as fast.
-        """
-        if rows <= FEW_PLACES or form in self.idle:
-            return False
-        return self.counted(form) >= (RAGGED_CALLS if type(form[0]) is bytes else 2)
-
-    def find(
-        self, form: Form, sequences: Any
-    ) -> tuple[tuple[CallExecutable[Kind], list[CallExecutable[Kind]]] | None, Array | None]:
-        """Takes a prepared call out of the cache: one for the form (key), else one for the other kind of
-        form, as calls of exact lengths also run on code for any lengths.
-
-        A form that begins with an int is for that many sequences of any lengths, others are for exact ones.
-
-        Returns the pair of `take` (call, list to append it to after use) or None; then the offsets of the
-        sequences, which a call for any lengths takes too, else None.
-        """
-        taken = self.take(form)
-        if type(form[0]) is int:
-            if taken is None and self.has_alike(form, sequences.offsets[0]):
-                taken = self.take(form)
-            if taken is None:
-                return self.take(form_of_lengths(form, sequences)), None
-            return taken, sequences.offsets[0]
-        if taken is not None or (others := any_lengths_of(form, sequences)) is None:
-            return taken, None
-        if not self.has_alike(others.form, others.offsets) or self.comes_often(form, len(others.offsets) - 1):
-            return None, None
-        return self.take(others.form), others.offsets
-
-    def has_alike(self, form: Form, offsets: Array) -> bool:
-        """Tells whether calls with the key `form`, which is for any lengths, are prepared, or about to be. If
-        only a call for as many sequences with another number of steps is prepared, and it suits these
-        lengths, it is entered for this key too.
-
-        offsets: the offsets of the sequences of the call.
-        """
-        if form in self.idle:
-            return True
-        for other, idle in tuple(self.idle.items()):
-            same = type(other[0]) is int and (other[0], *other[2:]) == (form[0], *form[2:])
-            if same and any(each.prepared.suits(offsets) for each in tuple(idle)):
-                put_latest(self.idle, form, idle, MOST_FORMS)
-                return True
-        return False
-
-    def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
+    def run(self, call: FormedCall, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """Runs a call on prepared code, if some that fits is free; returns its program and its results.
 
-        The code was prepared for the same form, or else for as many sequences of any lengths. Returns None if
-        neither is free, or if `initial` needs a conversion.
+        The code was prepared for calls of these sizes alone, or for any lengths. Returns None if neither is
+        free, or if `initial` needs a conversion. Raises `IndexOutsideError` as `PreparedCall.run`.
 
-        form: the key of the call: its shapes and options.
         sequences, initial: the arguments of the call.
         """
-        taken, offsets = self.find(form, sequences)
-        if taken is None:
-            return None
+        form, values, places = call
+        if (taken := self.take(form)) is None:
+            taken, places = self.other(call)
+            if taken is None:
+                return None
         executable, idle = taken
         try:
-            memories = executable.arrays(initial, sequences)
+            memories = executable.arrays(initial, None if places is None else places[1])
             if memories is None:
                 return None
-            values = sequences.values if isinstance(sequences, Ragged) else sequences
-            results = executable.prepared.run([values, *memories], offsets)
+            results = executable.prepared.run([values, *memories], places)
             return executable.program, executable.answer(results, sequences)
         finally:
             idle.append(executable)
 
-    def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
+    def other(
+        self, call: FormedCall
+    ) -> tuple[tuple[CallExecutable[Kind], list[CallExecutable[Kind]]] | None, Places | None]:
+        """Takes a prepared call out of the cache where none of the first form of a call is free: for a whole
+        array one for any lengths, for a Ragged one of exactly its lengths. It takes none for an array of many
+        sequences whose size comes again, so that one is prepared for this size.
+
+        Returns what `take` returns, and the places of the sequences if the prepared call takes them.
+        """
+        if call[2] is None:
+            general = in_general(call)
+            if general is None or (general[2][1] > FEW_PLACES and self.counted(call[0]) > 1):
+                return None, None
+            return self.take(general[0]), general[2]
+        exact = exact_form(call)
+        return (None if exact is None else self.take(exact)), None
+
+    def prepare(self, formed: FormedCall, program: Kind, bound: Bound, call: Call, like: Any) -> None:
         """Counts a call; if enough of its form came, prepares later ones, where the engine supports that.
 
-        form: the key of the call; one that begins with an int is for that many sequences of any lengths.
-        program, bound: the program of the call, and its kernel (compiled net) with parameters.
-        call: the call, whose results the prepared calls have in the same shapes.
+        formed: the call as the user made it. program, bound: its program, and its kernel (compiled net) with
+            parameters.
+        call: the checked call, whose results the prepared calls have in the same shapes.
         like: the layout of outputs per step: a Ragged, or the first two sizes of the arrays.
         """
-        if type(form[0]) is int:
-            others, form = form, form_of_lengths(form, like)
-        else:
-            others = None if (key := any_lengths_of(form, like)) is None else key.form
+        exact, is_whole = exact_form(formed), formed[2] is None
+        general = in_general(formed) if is_whole else formed
+        lead = None if isinstance(like, Ragged) else like
+        if is_whole and exact is not None and self.is_due(exact):
+            self.keep_prepared(exact, program, bound.prepare(call), call, lead)
+        elif general is not None and general[0] not in self.idle and fits(call.positions):
+            self.prepare_general(general[0], program, bound, call)
+        elif not is_whole and exact is not None and self.is_due(exact, RAGGED_CALLS):
+            self.keep_prepared(exact, program, bound.prepare(call), call, lead)
+
+    def prepare_general(self, form: Form, program: Kind, bound: Bound, call: Call) -> None:
+        """Counts a call; if enough of its form came, prepares later calls of any lengths. If a call that is
+        prepared for as many sequences with another number of steps suits its lengths, that is entered for
+        this form too.
+
+        form: the key, which is a general one. program, bound, call: the program of the call, its kernel
+        (compiled net), and the call.
+        """
+        layout, rows, *_ = form
+        call = widened(call, LAYOUTS[layout], rows)
+        for other, idle in tuple(self.idle.items()):
+            same = other[:2] == form[:2] and other[3:] == form[3:]
+            if same and any(each.prepared.suits(call.positions) for each in tuple(idle)):
+                put_latest(self.idle, form, idle, MOST_FORMS)
+                return
         if self.is_due(form):
-            lead = None if isinstance(like, Ragged) else like
-            self.keep_prepared(form, program, bound.prepare(call), call, lead)
-        elif others is not None and self.is_due(others):
-            prepared = bound.prepare(call, any_lengths=True)
+            prepared = bound.prepare(call, LAYOUTS[layout])
             if prepared is not None and prepared.longest >= LONGEST:
-                self.keep_prepared(others, program, prepared, call, None)
+                self.keep_prepared(form, program, prepared, call, None)
 
     def keep_prepared(
         self,
@@ -363,14 +281,25 @@ class Calls(Executables[CallExecutable[Kind]]):
         if prepared is None:
             return
         rows = call.positions.rows
-        lead = (rows,) if call.last_only else lead
+        lead = (-1,) if call.last_only else lead
         shapes = tuple(
-            (rows, *features) if not levels else None if lead is None else (*lead, *features)
+            (-1, *features) if not levels else None if lead is None else (*lead, *features)
             for features, levels in outputs_of(program)
         )
         kind = DerivedExecutable[Kind] if program.has_derived else CallExecutable[Kind]
         made = kind(program, memory_of(program, rows), shapes, prepared)
         self.keep(form, made, prepared.bytes + made.bytes)
+
+
+def fits_memory(array: Array, known: tuple[tuple[int, ...], np.dtype[Any]], rows: int | None) -> bool:
+    """Tells whether an array can be read in place as an initial memory.
+
+    known: the shape and dtype that a prepared call takes. rows: the number of sequences, if it may differ.
+    """
+    shape, dtype = known
+    if rows is not None:
+        shape = rows, *shape[1:]
+    return array.shape == shape and array.dtype == dtype and array.flags.c_contiguous
 
 
 def outputs_of(program: Program) -> list[tuple[tuple[int, ...], int]]:
@@ -382,82 +311,6 @@ def outputs_of(program: Program) -> list[tuple[tuple[int, ...], int]]:
 def memory_of(program: Program, rows: int) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
     """Returns the shape and dtype of each memory of a program, for a number of sequences."""
     return [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
-
-
-class AnyLengths(NamedTuple):
-    """The key and offsets of a call's sequences, to look for a call that is prepared for any lengths.
-
-    form: the key of all calls with as many sequences and a similar number of steps.
-    offsets: the offsets of the sequences.
-    """
-
-    form: Form
-    offsets: Array
-
-
-def any_lengths_of(form: Form, sequences: Any) -> AnyLengths | None:
-    """Returns the key of calls on as many sequences of any lengths, and this call's offsets.
-
-    Returns None for a call that cannot run as one of these, such as one with an empty or a long sequence.
-
-    form: the key of the call with these lengths, of `Calls.form`.
-    sequences: the Ragged of the call; not used for arrays, whose sizes the form has.
-    """
-    lengths, shape, dtype, time_major, *options = form
-    if lengths is None:
-        if time_major or len(shape) < 2 or not shape[0] or not 0 < shape[1] <= LONGEST:
-            return None
-        rows, steps, *features = shape
-        shape = rows * steps, *features
-        offsets = cast("Array", np.arange(0, rows * steps + 1, steps))
-    else:
-        offsets = cast("Array", sequences.offsets[0])
-    made = form_of_any_lengths(offsets, shape, dtype, *options)
-    return None if made is None else AnyLengths(made, offsets)
-
-
-def form_of_any_lengths(
-    offsets: Array, shape: tuple[int, ...], dtype: Any, last_only: bool, engine: Any, count: int
-) -> Form | None:
-    """Returns the key of calls with as many sequences as these and a similar number of steps; None if there
-    are too many, one is empty or longer than `LONGEST`, or they do not fit the array of their values.
-
-    offsets: those of the sequences. shape, dtype: those of the array of all steps. last_only, engine, count:
-    the options of the call, and the number of threads. The first entry is the number of sequences.
-    """
-    rows, steps = len(offsets) - 1, shape[0]
-    if not 0 < rows <= MOST_PLACES or not are_short(offsets, steps):
-        return None
-    return rows, max(steps, SMALL).bit_length(), shape[1:], dtype, last_only, engine, count
-
-
-def form_of_lengths(form: Form, sequences: Ragged) -> Form:
-    """Returns the key of a call with exactly these lengths (`Calls.form`), from that for any lengths."""
-    _, _, _, dtype, *options = form
-    return sequences.offsets[0].tobytes(), sequences.values.shape, dtype, False, *options
-
-
-def are_short(offsets: Array, steps: int) -> bool:
-    """Returns whether none of the sequences at these offsets is empty or longer than `LONGEST`, and they end
-    at `steps`, the size of the array of their values.
-    """
-    if len(offsets) > FEW:
-        lengths = offsets[1:] - offsets[:-1]  # in less time than by `np.diff`
-        return bool(lengths.min() > 0 and lengths.max() <= LONGEST and offsets[-1] == steps)
-    begin, *ends = offsets.tolist()
-    for end in ends:  # in a third of the time of `all`
-        if not 0 < end - begin <= LONGEST:
-            return False
-        begin = end
-    return begin == steps
-
-
-def is_order(engine: Any) -> bool:
-    """Returns whether the argument `engine` is a name or a tuple of names, which a cache key may contain."""
-    if type(engine) is str:  # the usual case
-        return True
-    names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)
-    return all(type(name) is str for name in names)
 
 
 class Programs(Generic[Kind]):
@@ -486,25 +339,42 @@ class Programs(Generic[Kind]):
         return self.latest
 
     def prepared(
-        self, sequences: Any, initial: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
-    ) -> tuple[Form | None, tuple[Any, Any] | None]:
-        """Runs a call if it was prepared; returns its cache key, and its results or None.
+        self,
+        sequences: Any,
+        initial: Any,
+        lengths: Any,
+        last_only: Any,
+        engine: Any,
+        masked: Any,
+        time_major: Any,
+    ) -> tuple[FormedCall | None, tuple[Any, Any] | None]:
+        """Runs a call if it was prepared; returns the call as `Calls` takes it, and its results or None.
 
-        The key is None for a call that is never prepared, and for an integer outside of a parameter, which
+        The former is None for a call that is never prepared, and for an integer outside of a parameter, which
         the call that is not prepared names. Nothing is checked: a call that was prepared with this key has
         passed all checks. The program of the call becomes the latest one.
 
-        sequences, initial, last_only, engine, masked, time_major: the arguments of the call.
+        sequences, initial, lengths, last_only, engine, masked, time_major: the arguments of the call.
         """
-        form = self.calls.form(sequences, last_only, engine, masked, time_major, any_lengths=True)
+        call = formed_call(sequences, lengths, last_only, engine, masked, time_major)
+        return (None, None) if call is None else self.run_prepared(call, sequences, initial)
+
+    def run_prepared(
+        self, call: FormedCall, sequences: Any, initial: Any
+    ) -> tuple[FormedCall | None, tuple[Any, Any] | None]:
+        """Runs a call if it was prepared; returns it, or None if it is never prepared, and its results or
+        None.
+
+        sequences, initial: the arguments of the call.
+        """
         try:
-            done = None if form is None else self.calls.run(form, sequences, initial)
+            done = self.calls.run(call, sequences, initial)
         except IndexOutsideError:
             return None, None
         if done is None:
-            return form, None
+            return call, None
         self.latest, results = done
-        return form, results
+        return call, results
 
     def for_specs(self, key: Any, make: Callable[[], Kind]) -> Kind:
         """Returns the program for the `Spec`s (features, dtypes) of inputs and statics (values that each

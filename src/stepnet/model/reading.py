@@ -14,7 +14,7 @@ from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.batch import Batch, Statics, begun_steps
 from stepnet.model.control import mask_array, run_until
-from stepnet.model.executables import Form
+from stepnet.model.forms import FormedCall
 from stepnet.model.program import Program
 from stepnet.model.programs import Calls
 from stepnet.ragged import Ragged
@@ -44,20 +44,19 @@ class Reading(Generic[Kind]):
     call: Call
     ends: bool
 
-    def run(self, asked: Order, calls: Calls[Kind], form: Form | None) -> tuple[Any, Any]:
+    def run(self, order: Order, calls: Calls[Kind], formed: FormedCall | None) -> tuple[Any, Any]:
         """Runs the call on the requested engines; returns the outputs and the final memory.
 
-        asked: an engine, or several in order of preference.
+        order: an engine, or several in order of preference.
         calls: the model's prepared calls (compiled code with its memory for one kind of call); this call is
             added once it has run often enough.
-        form: the key of this call in `calls`: shapes, dtypes and options of its arguments; None for a call
-            that is never prepared.
+        formed: this call as `calls` takes it; None for one that is never prepared.
         """
         # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
-        with nullcontext() if self.running.is_bound(asked) else paused_collector():
-            bound = self.running.bound(asked)
-            if form is not None and self.batch.padded is None:  # other arrays than those of the call
-                calls.prepare(form, self.program, bound, self.call, self.batch.steps_like)
+        with nullcontext() if self.running.is_bound(order) else paused_collector():
+            bound = self.running.bound(order)
+            if formed is not None and self.batch.padded is None:  # other arrays than those of the call
+                calls.prepare(formed, self.program, bound, self.call, self.batch.steps_like)
             return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:

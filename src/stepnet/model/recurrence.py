@@ -17,7 +17,7 @@ from stepnet.model import nested
 from stepnet.model.batch import checked_array
 from stepnet.model.control import Control, Controls, UncheckedCall
 from stepnet.model.declared import Declared, check_masked
-from stepnet.model.executables import Form
+from stepnet.model.forms import FormedCall
 from stepnet.model.model import Declaration
 from stepnet.model.program import Asked, StepProgram, same_parameters
 from stepnet.model.reading import Reading
@@ -150,14 +150,14 @@ class RNN(Declared):
 
     # ---- running it
 
-    def unprepared(self, form: Form | None, call: UncheckedCall) -> tuple[Any, Any]:
+    def unprepared(self, formed: FormedCall | None, call: UncheckedCall) -> tuple[Any, Any]:
         """Runs a call that was not prepared, also inside the step of another recurrence; returns the outputs
         and the final memories.
 
         form: the key by which later calls find it prepared; None for a call that is never prepared.
         """
         if not nested.is_traced(call.sequences):
-            return super().unprepared(form, call)
+            return super().unprepared(formed, call)
         asked, last_only = checked_engine(call.engine), flag(call.last_only, "last_only")
         check_in_step(call.lengths, asked, self.until, **call.control)
         mask, masked = call.control.get("mask"), call.control.get("masked", "repeat")

@@ -12,6 +12,7 @@ importing stepnet alone does not.
 from stepnet.torch import ready
 from stepnet.torch.accelerate import accelerate
 from stepnet.torch.decompositions import decompositions
+from stepnet.torch.explain import explain
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.linear import Linear
 from stepnet.torch.module_graph import graph
@@ -32,6 +33,7 @@ __all__ = [
     "Scan",
     "accelerate",
     "decompositions",
+    "explain",
     "graph",
     "ready",
     "trace",

@@ -26,7 +26,7 @@ from stepnet.torch.function import run_tensors
 from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_differentiated
-from stepnet.torch.running import count_products, run_forward
+from stepnet.torch.running import count_products, run_forward, run_net_on
 from stepnet.torch.sequences import SequencePlaces
 
 torch: Any = pytorch("torch")
@@ -45,7 +45,7 @@ class DifferentiableLayers:
     last memories.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, net: ModelNet) -> None:
         """Prepares to run the net of a model, a function of sequences, memories, statics (values that each
         sequence has once) and parameters.
 
@@ -54,7 +54,7 @@ class DifferentiableLayers:
         initial memories; `bounds`, the cache of `bound_to`; and `number`, which no other object of this
         process has.
         """
-        self.number, self.net = next(NUMBERS), ModelNet.of(model)
+        self.number, self.net = next(NUMBERS), net
         self.bounds = OrderedDict[Any, Any]()
         self.inputs = [
             (name, type_.extent, type_.shape, getattr(torch, type_.dtype))
@@ -62,6 +62,12 @@ class DifferentiableLayers:
         ]
         dtypes = [dtype for *_, dtype in self.inputs]
         self.given = dtypes[:1], dtypes[: 1 + self.net.memories]
+        self.sequences = [type_.extent for type_ in net.inputs].count(STEPS)
+
+    @classmethod
+    def of(cls, model: Model) -> "DifferentiableLayers":
+        """Compiles the net of a model for its latest or declared inputs."""
+        return cls(ModelNet.of(model))
 
     def __call__(
         self,
@@ -90,14 +96,9 @@ class DifferentiableLayers:
             if (bound := module.__dict__.get(BOUND)) is None:
                 bound = module.__dict__.setdefault(BOUND, BoundModule())
             return bound(self, place, data, memories, parameters, static_tensors, engine)
-        positions = self.positions(place, data, memories, static_tensors, parameters)
-        inputs = [
-            data.flatten(0, place.lead - 1),
-            *(memories or [None] * self.net.memories),
-            *static_tensors,
-            *parameters,
-        ]
-        results = run_tensors(self.net, positions, inputs, engine, checkpoint)
+        inputs = [data, *(memories or [None] * self.net.memories), *static_tensors, *parameters]
+        positions, flat = self.positions(place, inputs), self.flat(place, inputs)
+        results = run_tensors(self.net, positions, flat, engine, checkpoint)
         return self.rounded(self.laid_out(results, place, data))
 
     def carried(self, memories: list[Any]) -> list[Any]:
@@ -144,17 +145,26 @@ class DifferentiableLayers:
         forward and backward pass for gradients; None runs without gradients. engine: the engines of a run
         without gradients, in order of preference.
         """
-        count, own = self.net.memories, len(inputs) - self.net.parameters
-        data, parts = inputs[0], (inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:])
-        if passes is not None:
-            positions = self.positions(place, data, *parts)
-            flat = [data.flatten(0, place.lead - 1), *inputs[1:]]
+        data, is_one = inputs[0], self.sequences == 1 and all(self.net.program.levels)
+        if passes is not None or not is_one or place_on(data.device, engine) is not ON_HOST:
+            positions, flat = self.positions(place, inputs), self.flat(place, inputs)
+            if passes is None:
+                return list(run_net_on(self.net, positions, flat, engine))
             return list(run_forward(passes, positions, flat))
-        memories, statics, parameters = parts
+        count, own = self.net.memories, len(inputs) - self.net.parameters
+        memories, statics, parameters = inputs[1 : 1 + count], inputs[1 + count : own], inputs[own:]
         results = self.bound_to(parameters)(self, place, data, memories, parameters, statics, engine)
         outputs = self.net.outputs
         flat = (tensor.flatten(0, place.lead - 1) for tensor in results[:outputs])
         return [*flat, *carried(results[outputs:])]  # the operator's results have the dtypes of the net's
+
+    def flat(self, place: SequencePlaces, inputs: Sequence[Any]) -> list[Any]:
+        """Returns the inputs of the net with all steps of their sequences along one axis.
+
+        place: the number of axes before the features of sequences, the first of the inputs.
+        """
+        count = self.sequences
+        return [*(tensor.flatten(0, place.lead - 1) for tensor in inputs[:count]), *inputs[count:]]
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
         """Returns the object that runs calls without gradients with these parameters, cached by their
@@ -163,24 +173,17 @@ class DifferentiableLayers:
         key = tuple(tensor.data_ptr() for tensor in parameters)
         return entry_of(self.bounds, key, BoundModule)
 
-    def positions(
-        self,
-        place: SequencePlaces,
-        data: Any,
-        memories: list[Any],
-        statics: list[Any],
-        parameters: list[Any],
-    ) -> Positions:
+    def positions(self, place: SequencePlaces, inputs: Sequence[Any]) -> Positions:
         """Returns the positions of the steps of a call. Raises `InputError` for tensors whose shapes or
         dtypes differ from those of the net, because machine code does not check them.
 
-        place, data: the positions of the sequences, and the inputs of all steps, with one or two axes before
-        the features. memories: the initial ones; empty for zeros. statics, parameters: the values that each
-        sequence has once, and the weights.
+        place: where the sequences lie in the data, the first of the inputs.
+        inputs: those of the net: the inputs of all steps, with one or two axes before the features; the
+            initial memories, None for zeros; the values that each sequence has once; the weights.
         """
+        data = inputs[0]
         positions = place.positions(data)
         leads = {STEPS: data.shape[: place.lead], ROWS: (positions.rows,)}
-        inputs = [data, *(memories or [None] * self.net.memories), *statics, *parameters]
         for (name, extent, features, dtype), tensor in zip(self.inputs, inputs, strict=True):
             shape = leads.get(extent, ()) + features
             if tensor is not None and tensor.device != data.device:
@@ -249,19 +252,22 @@ class BoundModule:
         """
         if torch._C._len_torch_dispatch_stack():
             count_products(runnable.net, place.positions(data))
-        net, form, results = self.bound(runnable, tensors), None, None
-        if not place.tensors and not statics and [each.dtype for each in (data, *states)] in runnable.given:
-            array, time_major = array_of(data), place.form == "time"
-            form, results = net.prepared(array, memory_of(net, states), False, engine, "repeat", time_major)
+        net, formed, results = self.bound(runnable, tensors), None, None
+        if not statics and [each.dtype for each in (data, *states)] in runnable.given:
+            array = array_of(data)
+            if (formed := place.formed(array, engine)) is not None:
+                sequences = None if place.tensors else array
+                formed, results = net.prepared(formed, sequences, memory_of(net, states))
         if results is not None:
             return [tensor_of(array) for value in results for array in arrays_in(value)]
-        positions = runnable.positions(place, data, states, statics, tensors)
+        every = [data, *(states or [None] * runnable.net.memories), *statics, *tensors]
+        positions = runnable.positions(place, every)
         inputs = [
             array_of(data.flatten(0, place.lead - 1)),
             *(map(array_of, states) if states else [None] * runnable.net.memories),
             *map(array_of, statics),
         ]
-        made = net(inputs, positions, engine, form, data.shape[: place.lead])
+        made = net(inputs, positions, engine, formed, data.shape[: place.lead])
         return runnable.laid_out([*map(tensor_of, made)], place, data)
 
 

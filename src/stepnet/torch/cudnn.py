@@ -1,7 +1,8 @@
 """Layers that stay with cuDNN on a GPU with `engine="auto"`: it was measured to be as fast or faster there.
 
-The measurements are in docs/design/gpu.md. They are of one direction and of sequences of equal length; where
-lengths differ, or both directions run, cuDNN launches kernels for every step.
+The table `KNOWN` is what modules choose by, what their `repr` and `explain` say, and what docs/gpu.md lists.
+The measurements are of one direction and of sequences of equal length; where lengths differ, or both
+directions run, cuDNN launches kernels for every step.
 """
 
 from dataclasses import dataclass
@@ -16,15 +17,18 @@ CELLS = "PyTorch has kernels for a single step"
 
 @dataclass(frozen=True)
 class KnownLayer:
-    """A kind of layer that cuDNN runs in one kernel. units: up to this width; None for any."""
+    """A kind of layer that cuDNN runs in one kernel.
+
+    units: up to this width; None for any. measured: the times of 16 sequences of 1024 steps on an H100.
+    """
 
     modes: tuple[str, ...]
     dtype: Any
     units: int | None
+    measured: str
 
-    def has(self, module: Any) -> bool:
-        """Tells whether a module of torch.nn is a layer of this kind."""
-        dtype = module.weight_hh_l0.dtype
+    def has(self, module: Any, dtype: Any) -> bool:
+        """Tells whether a module of torch.nn that runs in a dtype is a layer of this kind."""
         fits = self.units is None or module.hidden_size <= self.units
         return module.mode in self.modes and dtype == self.dtype and fits
 
@@ -36,18 +40,28 @@ class KnownLayer:
 
 
 KNOWN = (
-    KnownLayer(("GRU", "RNN_TANH", "RNN_RELU"), torch.float32, 128),
-    KnownLayer(("LSTM",), torch.float32, 64),
-    KnownLayer(("LSTM",), torch.float16, None),
+    KnownLayer(
+        ("GRU", "RNN_TANH", "RNN_RELU"),
+        torch.float32,
+        128,
+        "GRU of 64 and 128 units: 0.8 and 1.0 ms, where the target takes 1.7 and 1.8",
+    ),
+    KnownLayer(("LSTM",), torch.float32, 64, "64 units: 0.8 ms, where the target takes 2.1"),
+    KnownLayer(("LSTM",), torch.float16, None, "the step no slower than that of the target's prototype"),
 )
 
 
-def reason_for_cudnn(module: Any, has_lengths: bool) -> str:
-    """Returns why a layer stays with cuDNN; "" if it does not.
+def known_layer(module: Any, dtype: Any, has_lengths: bool) -> KnownLayer | None:
+    """Returns the kind of a layer that stays with cuDNN; None if it does not.
 
-    module: of torch.nn. has_lengths: whether sequences may differ in length.
+    module: of torch.nn. dtype: in which it runs. has_lengths: whether sequences may differ in length.
     """
     if has_lengths or module.bidirectional or module.proj_size:
-        return ""
-    known = next((kind for kind in KNOWN if kind.has(module)), None)
+        return None
+    return next((kind for kind in KNOWN if kind.has(module, dtype)), None)
+
+
+def reason_for_cudnn(module: Any, dtype: Any, has_lengths: bool) -> str:
+    """Returns why a layer stays with cuDNN; "" if it does not. The arguments are those of `known_layer`."""
+    known = known_layer(module, dtype, has_lengths)
     return "" if known is None else f"cuDNN is as fast for {known}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from stepnet.errors import InputError
 from stepnet.importers.aten.cells import CellSizes
-from stepnet.torch.keys import may_change, module_of, runnable_of, sizes_of_key
+from stepnet.torch.keys import is_scan, may_change, module_of, runnable_of, sizes_of_key
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import in_onnx_export
 from stepnet.torch.sequences import PADDED
@@ -53,8 +53,13 @@ def in_operators(
 
     The arguments are those of the operator, of which `place` is not read. Values that it saves for gradients
     are empty, as operators of PyTorch save their own. Raises `InputError` for sequences that are no tensor
-    with an axis of time.
+    with an axis of time, and for a `Scan`.
     """
+    if is_scan(key):
+        raise InputError(
+            "a Scan cannot be exported without the operator of stepnet, nor to ONNX: write the step with "
+            "PyTorch, as a stepnet.torch.Recurrence"
+        )
     if form not in PADDED:
         raise InputError(
             "a PackedSequence or a nested tensor cannot be exported without the operator of stepnet, nor to "

@@ -104,7 +104,7 @@ class NetFunction(torch.autograd.Function):
         run: MappedNet = ctx.run
         wanted = tuple(place for place, is_needed in enumerate(ctx.needs_input_grad[1:]) if is_needed)
         tensors = ctx.saved_tensors
-        inputs = [*tensors, *known_cotangents(ctx, cotangents)]
+        inputs = [*tensors, *carried(known_cotangents(ctx, cotangents))]
         each = run_several(run.gradient(wanted), inputs)
         gradients = map(run.of_input, wanted, each)
         return None, *by_place(ctx, wanted, as_inputs([*gradients], tensors, wanted))
@@ -181,7 +181,7 @@ class QuickFunction(torch.autograd.Function):
         known = known_cotangents(ctx, cotangents)
         if torch.is_grad_enabled() or is_transformed() or any(map(is_batched, known)):
             gradient = MappedNet(ctx.net, ctx.engine, ctx.positions).gradient(wanted)
-            gradients = as_inputs(run_several(gradient, [*tensors, *known]), tensors, wanted)
+            gradients = as_inputs(run_several(gradient, [*tensors, *carried(known)]), tensors, wanted)
         else:
             count_products(ctx.net, ctx.positions, wanted)
             gradients = run_backward(ctx.passes, ctx.positions, tensors, known, saved)
@@ -204,14 +204,12 @@ def keep(ctx: Any, tensors: Sequence[Any], output: Sequence[Any], saved: Sequenc
 
 
 def known_cotangents(ctx: Any, cotangents: Sequence[Any]) -> list[Any]:
-    """Returns the cotangents of the floating-point results of a function; zeros for those that are None.
-    Those of half precision are cast to float32, in which gradients are computed.
-    """
+    """Returns the cotangents of the floating-point results of a function; zeros for those that are None."""
     given = [cotangents[place] for place in ctx.net.floats]
-    return carried(
+    return [
         torch.zeros(shape, dtype=dtype, device=device) if tensor is None else tensor
         for tensor, (shape, dtype, device) in zip(given, ctx.like, strict=True)
-    )
+    ]
 
 
 def run_several(run: MappedNet, inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -2,11 +2,13 @@
 
 "GRU 3 4 ..."           a layer or cell of torch.nn, by its sizes: every process has it
 "9f3a...:train"         a `Recurrence` in training mode, as long as it lives in this process
+"9f3a...#2"             a net of a `Scan`, likewise
 "GRU 3 4 ...|onednn"    with the engines that run it, where the user chose them
 """
 
 from functools import lru_cache
 from typing import Any
+from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from stepnet.compiler.targets import Order, checked_engine
@@ -16,22 +18,47 @@ from stepnet.model.program import Asked
 from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.sequences import MOST_KEPT
 
+NETS = WeakValueDictionary[str, DifferentiableLayers]()
+"""The nets of `Scan`s that a graph of PyTorch may name, by key; their modules keep them."""
 MODULES = WeakValueDictionary[str, Any]()
 """Modules that a graph of PyTorch may name, by key; each has `runnable_in(training)` and `scanned`."""
+
+
+NOT_HERE = (
+    "a compiled or exported graph runs a stepnet.torch.{} that is not in this process: keep the module as "
+    "long as its graph, and export in the process that runs the program"
+)
+OPERATORS = (
+    ", or with PyTorch's own operators by program.run_decompositions(stepnet.torch.decompositions()); the "
+    "layers and cells GRU, LSTM and RNN run anywhere"
+)
 
 
 @lru_cache(MOST_KEPT)
 def runnable_of_sizes(sizes: CellSizes) -> DifferentiableLayers:
     """Returns the compiled layers or cell of torch.nn of these sizes; compiles them at first use."""
-    return DifferentiableLayers(sizes.recurrences)
+    return DifferentiableLayers.of(sizes.recurrences)
+
+
+def registered(module: Any) -> str:
+    """Gives a module a name, by which graphs of PyTorch find it as long as it lives; returns the name."""
+    name = uuid4().hex
+    MODULES[name] = module
+    return name
 
 
 def runnable_of(key: str) -> DifferentiableLayers:
     """Returns the compiled module that a key in a graph of PyTorch names. The key is the text of the sizes of
-    a module of torch.nn, or "name:train" or "name:eval" for a `Recurrence`; engines after "|" are ignored.
+    a module of torch.nn, "name:train" or "name:eval" for a `Recurrence`, or "name#number" for the net of a
+    `Scan`; engines after "|" are ignored.
 
-    Raises `InputError` if this process does not have the `Recurrence`.
+    Raises `InputError` if this process does not have the `Recurrence` or the `Scan`.
     """
+    if is_scan(key):
+        name = key.partition("|")[0]
+        if name not in NETS:
+            raise InputError(NOT_HERE.format("Scan"))
+        return NETS[name]
     if not may_change(key):
         return runnable_of_sizes(sizes_of_key(key))
     module, training = module_of(key)
@@ -49,13 +76,13 @@ def module_of(key: str) -> tuple[Any, bool]:
     """
     name, _, mode = key.partition("|")[0].partition(":")
     if name not in MODULES:
-        raise InputError(
-            "a compiled or exported graph runs a stepnet.torch.Recurrence that is not in this process: keep "
-            "the module as long as its graph, and export in the process that runs the program, or with "
-            "PyTorch's own operators by program.run_decompositions(stepnet.torch.decompositions()); the "
-            "layers and cells GRU, LSTM and RNN run anywhere"
-        )
+        raise InputError(NOT_HERE.format("Recurrence") + OPERATORS)
     return MODULES[name], mode == "train"
+
+
+def is_scan(key: str) -> bool:
+    """Tells whether a key names a net of a `Scan`."""
+    return "#" in key.partition("|")[0]
 
 
 def may_change(key: str) -> bool:

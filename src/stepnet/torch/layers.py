@@ -15,7 +15,7 @@ from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cudnn import reason_for_cudnn
 from stepnet.torch.keys import runnable_of_sizes
-from stepnet.torch.operator import in_graph
+from stepnet.torch.operator import in_graph, reason_in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import called, makes_graph, needs_torch_nn, refuse_script, untraced
@@ -30,6 +30,7 @@ from stepnet.torch.sequences import (
     as_cast,
     check_tensors,
     data_of,
+    dtype_of_run,
     has_own_functions,
     run_or,
     runs_on,
@@ -82,7 +83,10 @@ class LayerForward:
         device: Any = data_of(input).device
         if device.type == HOST:
             return run(self, theirs, input, hx, graph)
-        reason = reason_for_cudnn(self, isinstance(input, PackedSequence) or input.is_nested)
+        dtype = dtype_of_run(device, self.weight_hh_l0.dtype)
+        reason = reason_for_cudnn(self, dtype, isinstance(input, PackedSequence) or input.is_nested)
+        if graph and not reason and dtype in DTYPES:
+            reason = reason_in_graph(self, sizes_of(self, dtype).key, device)
         return run_or(
             self,
             device,
@@ -131,7 +135,9 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
     sequences = ModuleSequences.of(value, module.batch_first)
     check(module, sequences, states, graph)
-    data, *states = as_cast(weights[0].dtype, sequences.data, *states)
+    dtype = dtype_of_run(sequences.data.device, weights[0].dtype)
+    data, *states = as_cast(dtype, sequences.data, *states)
+    weights = list(as_cast(dtype, *weights))
     check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
     if sequences.order is not None:
         states = [state.index_select(1, sequences.order) for state in states]
@@ -283,9 +289,9 @@ class GRU(LayerForward, torch.nn.GRU):
     Gradients are of any order, in reverse and in forward mode, and the transforms of torch.func apply.
     Dropout between layers is PyTorch's own, and draws the same numbers. On a GPU the engine "cuda" runs, and
     torch.nn's own forward where cuDNN is known to be as fast or the engine refuses the layer, which `repr`
-    then says; on other devices torch.nn's runs. Under autocast it runs in the dtype of the parameters. In
-    graphs of torch.compile (with `torch._dynamo.config.allow_rnn`) and torch.export it is one operator, with
-    first derivatives.
+    then says; on other devices torch.nn's runs. Under autocast it runs in the dtype of the parameters on the
+    CPU, and on a GPU in that of autocast, as torch.nn's. In graphs of torch.compile (with
+    `torch._dynamo.config.allow_rnn`) and torch.export it is one operator, with first derivatives.
 
     Two arguments are added, and are attributes that may be set. `checkpoint=k` keeps for gradients the states
     ahead of every k steps alone, and runs those k steps again when their gradients are made; "sqrt" is the

@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from stepnet.compiler.net.types import ROWS, STEPS, Type
-from stepnet.compiler.targets import Order
+from stepnet.compiler.targets import Order, checked_engine, engine_at
 from stepnet.errors import InputError
 from stepnet.model.differentiable import FixedPasses
 from stepnet.model.pieces import Checkpoint
@@ -28,10 +28,17 @@ from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.decompositions import in_operators
 from stepnet.torch.keys import engines_of_key, may_change, runnable_of, with_engines
 from stepnet.torch.meta import empty_results
+from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import check_forward_mode, exports_to_onnx, wanted_of
+from stepnet.torch.recording import (
+    check_forward_mode,
+    constant_in_graphs,
+    exports_to_onnx,
+    makes_graph,
+    wanted_of,
+)
 from stepnet.torch.running import run_backward
-from stepnet.torch.sequences import HOST, SequencePlaces
+from stepnet.torch.sequences import DEVICES, HOST, SequencePlaces, leading_axes
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
@@ -53,6 +60,10 @@ NO_CHECKPOINT = (
     "inside torch.compile and torch.export, recurrences cannot use checkpoint=, as the memory that "
     "it takes depends on the lengths: run the module outside the graph, or set its checkpoint to None"
 )
+TAGS = tuple(filter(None, [getattr(torch.Tag, "cudagraph_unsafe", None)]))
+"""PyTorch's marks of the operators: its compiler leaves them out of CUDA graphs, as a call may copy positions
+to the GPU. Older versions of PyTorch have no such mark.
+"""
 OPERANDS = "str key, str form, Tensor[] place, int[]? wanted, Tensor[] inputs"
 
 
@@ -95,23 +106,59 @@ def in_graph(
         there is one: the values that it saves would have no fixed shapes.
     engine: an engine, or several in order of preference, which the graph keeps.
     """
+    is_half = any(tensor.dtype in HALVES for tensor in (data, *parameters))
+    inputs = [data, *(carried(memories) if is_half else memories), *statics, *parameters]
+    results = operator_results(key, place, inputs, checkpoint, engine)
+    lead = data.shape[: place.lead]
+    whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
+    last = results[outputs : outputs + len(memories)]
+    return [*whole, *(tensor.to(own.dtype) for tensor, own in zip(last, memories, strict=True))]
+
+
+def operator_results(
+    key: str, place: SequencePlaces, inputs: list[Any], checkpoint: Checkpoint, engine: Asked
+) -> list[Any]:
+    """Adds PyTorch's operator for a net to the graph that is made; returns the net's results, followed by
+    values that the graph saves for gradients.
+
+    inputs: those of the net, the sequences first. The other arguments are those of `in_graph`.
+    """
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
         raise InputError(NO_TRANSFORM)
     check_forward_mode()
     if checkpoint is not None:
         raise InputError(NO_CHECKPOINT)
-    is_half = any(tensor.dtype in HALVES for tensor in (data, *parameters))
-    inputs = [data, *(carried(memories) if is_half else memories), *statics, *parameters]
     if exports_to_onnx():
-        results = in_operators(key, place.form, place.tensors, [], inputs)
-    else:
-        wanted, named = wanted_in_graph(inputs), with_engines(key, engine)
-        results = torch.ops.stepnet.recurrence(named, *place.for_operator(data), wanted, inputs)
-    lead = data.shape[: place.lead]
-    whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
-    last = results[outputs : outputs + len(memories)]
-    return [*whole, *(tensor.to(own.dtype) for tensor, own in zip(last, memories, strict=True))]
+        return in_operators(key, place.form, place.tensors, [], inputs)
+    wanted, named = wanted_in_graph(inputs), with_engines(key, engine)
+    return torch.ops.stepnet.recurrence(named, *place.for_operator(inputs[0]), wanted, inputs)
+
+
+def reason_in_graph(module: Any, key: str, device: Any) -> str:
+    """Returns why PyTorch's own operations run a module in a graph for tensors on a device; "" if stepnet's
+    operator does.
+
+    key: the name of the module in graphs.
+    """
+    if device.type == HOST or not makes_graph():
+        return ""
+    if module.checkpoint is not None:
+        return NO_CHECKPOINT
+    return refusal(key, device.type, device.index or 0, torch.is_grad_enabled())
+
+
+@constant_in_graphs
+def refusal(key: str, kind: str, number: int, differentiated: bool) -> str:
+    """Returns why the engine of a device refuses the module that a key names; "" if it does not.
+
+    kind, number: the type of the device and its number. differentiated: whether gradients are wanted too.
+    """
+    net, engine = runnable_of(key).net, engine_at("auto", kind, number)
+    if engine is None:
+        return f"no engine takes tensors on {kind}"
+    floats = (place for place, type_ in enumerate(net.inputs) if type_.is_float)
+    return net.refusal(engine.name, tuple(floats) if differentiated else ()) or ""
 
 
 def wanted_in_graph(inputs: list[Any]) -> list[int]:
@@ -145,8 +192,10 @@ def recurrence(
     inputs: the data, memories, statics (values that each sequence has once) and parameters.
     """
     runnable, where = runnable_of(key), SequencePlaces.of_operator(form, place)
-    engine = engines_of_key(key)
+    engine = engines_on(inputs[0].device, key)
     passes = passes_of(runnable, wanted, engine) if wanted else None
+    if passes is not None and place_on(inputs[0].device, engine) is not ON_HOST:
+        passes = passes.apart  # no result of an operator may lie in the storage of another one
     types = tuple(runnable.net.results if passes is None else passes.types)
     if KINDS.get((key, tuple(wanted or ())), types) != types:
         raise InputError(
@@ -175,11 +224,17 @@ def recurrence_backward(
     """
     runnable = forward_of(key, int(inputs[-1])) if may_change(key) else runnable_of(key)
     where = SequencePlaces.of_operator(form, place)
-    net, passes = runnable.net, passes_of(runnable, wanted, engines_of_key(key))
+    net, passes = runnable.net, passes_of(runnable, wanted, engines_on(inputs[0].device, key))
     data, count, floats = inputs[0], len(net.inputs), len(net.floats)
-    tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
+    tensors = runnable.flat(where, inputs[:count])
     cotangents, saved = inputs[count : count + floats], inputs[count + floats :][: len(passes.saved)]
     return list(run_backward(passes, where.positions(data), tensors, cotangents, saved))
+
+
+def engines_on(device: Any, key: str) -> Order:
+    """Returns the engines that run the module of a key on a device, in order of preference."""
+    engines = engines_of_key(key)
+    return checked_engine(place_on(device, engines).engines(engines))
 
 
 def passes_of(runnable: DifferentiableLayers, wanted: Sequence[int], engine: Order = "auto") -> FixedPasses:
@@ -190,7 +245,7 @@ def passes_of(runnable: DifferentiableLayers, wanted: Sequence[int], engine: Ord
     function, so that they agree on the saved values. A call outside of a graph may run in blocks of steps
     (several computed as one) instead, which save values of no fixed number or shape.
     """
-    return runnable.net.halves(tuple(wanted), engine)
+    return runnable.net.halves(tuple(wanted), engine, is_stored=True)
 
 
 def shapes_of(
@@ -204,7 +259,7 @@ def shapes_of(
     """
     known = zip(runnable.net.inputs, inputs, strict=False)
     rows = [tensor.shape[0] for type_, tensor in known if type_.extent == ROWS]
-    total = prod(inputs[0].shape[: 2 if form in ("time", "batch") else 1])
+    total = prod(inputs[0].shape[: leading_axes(form)])
     lead = {STEPS: (total,), ROWS: tuple(rows[:1])}
     return empty_results(types, lead, inputs[0])
 
@@ -222,7 +277,9 @@ def recurrence_shapes(
     types = passes_of(runnable, wanted).types if wanted else runnable.net.results
     KINDS[key, tuple(wanted or ())] = tuple(types)
     results = shapes_of(runnable, types, form, inputs)
-    return [*results, inputs[0].new_empty((), dtype=torch.int64)] if wanted and may_change(key) else results
+    if not wanted or not may_change(key):
+        return results
+    return [*results, torch.empty((), dtype=torch.int64, device=HOST)]
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
@@ -270,8 +327,9 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     inputs = [*tensors, *known, *saved]
     gradients = torch.ops.stepnet.recurrence_backward(ctx.key, ctx.form, list(place), ctx.wanted, inputs)
     by_place = dict(zip(ctx.wanted, gradients, strict=True))
-    if 0 in by_place:  # the gradient of the data, which the recurrence flattened to [total, ...]
-        by_place[0] = by_place[0].reshape(tensors[0].shape)
+    for place in range(runnable_of(ctx.key).sequences):  # whose gradients have all steps along one axis
+        if place in by_place:
+            by_place[place] = by_place[place].reshape(tensors[place].shape)
     return None, None, [None] * places, None, [by_place.get(number) for number in range(count)]
 
 
@@ -339,7 +397,8 @@ def define() -> None:
             reverse_only(function),
             mutates_args=(),
             schema=f"({OPERANDS}) -> Tensor[]",
-            device_types=HOST,
+            device_types=DEVICES,
+            tags=TAGS,
         ).register_fake(reverse_only(shapes))
         library.register_vmap(name, no_vmap)
     library.register_autograd("stepnet::recurrence", gradients, setup_context=save)

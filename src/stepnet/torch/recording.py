@@ -5,7 +5,7 @@ torch.compile must not trace. Results of machine code that runs meanwhile would 
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from stepnet.errors import InputError
 from stepnet.torch.pytorch import pytorch
@@ -17,6 +17,7 @@ proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
 forward_mode: Any = pytorch("torch.autograd.forward_ad")
 onnx_flags: Any = pytorch("torch.onnx._internal.exporter._flags")
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 TRACES = ContextVar("TRACES", default=False)
 """True while stepnet itself traces a step or a module."""
 
@@ -112,11 +113,26 @@ def check_no_proxy(value: Any) -> None:
         )
 
 
+def constant_in_graphs(function: Function) -> Function:
+    """Marks a function whose result torch.compile takes as a constant of the graph, without tracing its code:
+    it takes and returns numbers, texts and tuples of them.
+
+    torch.compiler.assume_constant_result sets this mark too, and imports PyTorch's compiler.
+    """
+    cast("Any", function)._dynamo_marked_constant = True
+    return function
+
+
 def needs_torch_nn() -> bool:
     """Tells whether torch.nn's own layers must run, because torch.jit.trace or stepnet records their
     operations.
     """
-    return torch.jit.is_tracing() or (not torch.compiler.is_compiling() and TRACES.get())
+    return torch.jit.is_tracing() or stepnet_traces()
+
+
+def stepnet_traces() -> bool:
+    """Tells whether stepnet itself traces a step or a module; torch.compile does not trace this question."""
+    return not torch.compiler.is_compiling() and TRACES.get()
 
 
 def refuse_script(module: Any) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
-from uuid import uuid4
 
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.reads import Latest, Reads
@@ -27,10 +26,10 @@ from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.torch.bound import BOUND, DifferentiableLayers
 from stepnet.torch.decompositions import scan
-from stepnet.torch.keys import MODULES
+from stepnet.torch.keys import registered
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.meta import parameters_with_numbers, with_numbers
-from stepnet.torch.operator import in_graph
+from stepnet.torch.operator import in_graph, reason_in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.reads import check_others, reads_of
@@ -228,6 +227,9 @@ class Recurrence(torch.nn.Module):
         """
         if not runs_on(sequences.data.device, self.engine):
             return self.looped(sequences, states, statics)
+        key = f"{self._name}:{'train' if self.training else 'eval'}"
+        if graph and self.engine == "auto" and reason_in_graph(self, key, sequences.data.device):
+            return self.looped(sequences, states, statics)
         tensors, how = list(self.tensors.values()), (self.checkpoint, self.engine)
         if not graph:
             if has_own_functions([sequences.data, *states, *statics, *tensors]):
@@ -242,7 +244,6 @@ class Recurrence(torch.nn.Module):
             )
         if not states:
             states = self.zeros(sequences)
-        key = f"{self._name}:{'train' if self.training else 'eval'}"
         given = sequences.place, sequences.data, states, statics, tensors
         return in_graph(key, *given, len(leaves(self._output)), *how)
 
@@ -350,8 +351,7 @@ class Recurrence(torch.nn.Module):
         which PyTorch's graphs find it.
         """
         if "_name" not in self.__dict__:
-            self._name = uuid4().hex
-            MODULES[self._name] = self
+            self._name = registered(self)
         return self.runnable(list(self.tensors.values()))
 
     def runnable(self, tensors: list[Any], statics: list[Any] | None = None) -> DifferentiableLayers:
@@ -420,7 +420,7 @@ class Recurrence(torch.nn.Module):
         """Traces the step with these parameters and buffers (`tensors`), for statics with features of these
         `sizes`, and compiles it.
         """
-        return DifferentiableLayers(self.rnn(tensors, sizes))
+        return DifferentiableLayers.of(self.rnn(tensors, sizes))
 
     def prepare(self) -> None:
         """Traces the step now, so that later calls need not, if its parameters are on a device that the

@@ -57,7 +57,8 @@ def run_backward(
     place = place_of(tensors, passes.engine)
     with place.running():
         arrays = place.arrays(place.filled(tensors, passes.net.inputs, positions.rows))
-        kept, known = (place.kept(kind) for kind in (saved, carried(cotangents)))
+        given = cotangents if passes.is_stored else carried(cotangents)
+        kept, known = (place.kept(kind) for kind in (saved, given))
         gradients = passes.backward(arrays, known, kept, positions)
         made = place.tensors(gradients, [*arrays, *known, *kept])
     return tuple(as_inputs(made, tensors, passes.wanted))

@@ -24,6 +24,7 @@ from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.torch.arrays import HALVES, array_of, in_dtypes
 from stepnet.torch.function import run_tensors
+from stepnet.torch.keys import registered
 from stepnet.torch.meta import META, is_meta, without_numbers
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
@@ -35,8 +36,10 @@ from stepnet.torch.recording import (
     makes_graph,
     refuse_script,
     run_pre_hooks,
+    stepnet_traces,
     untraced,
 )
+from stepnet.torch.scan_graph import IN_GRAPHS, has_plain_tensors, run_in_graph
 from stepnet.torch.sequences import DTYPES as FLOATS
 from stepnet.torch.sequences import (
     LENGTHS,
@@ -76,7 +79,7 @@ class Scan(torch.nn.Module):
 
     Its parameters begin as copies of those of the recurrence, under `params` and their names there. It runs
     in machine code on the CPU and on GPUs. Under autocast, tensors in half precision are computed in float32.
-    In torch.compile it runs between two graphs.
+    In graphs of torch.compile and torch.export it is one operator, with first derivatives.
 
     Args:
         rnn: The recurrence, such as one of the cells of `sn.cells`. One with `until=` is refused.
@@ -125,6 +128,7 @@ class Scan(torch.nn.Module):
             )
         self._rnn, self.checkpoint, self.engine = rnn, checked_checkpoint(checkpoint), checked_engine(engine)
         self.batch_first = flag(batch_first, "batch_first")
+        self._name = registered(self)
         self.params = parameters_of(rnn.params)
 
     def forward(
@@ -151,6 +155,9 @@ class Scan(torch.nn.Module):
         check_no_proxy(unknown)
         if unknown:
             raise unknown_argument("a call of a Scan", Scan.forward, unknown, MEANT)
+        is_in_graph = makes_graph() and not stepnet_traces() and self.checkpoint is None
+        if is_in_graph and has_plain_tensors(x, initial, statics, self.engine):
+            return run_in_graph(self, self._name, x, initial, statics, lengths)
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
 
     def run_call(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
@@ -219,6 +226,10 @@ class Scan(torch.nn.Module):
         paths = (name.split(".") if name else [] for name, _ in named_leaves(self._rnn.params))
         return [reduce(lambda part, key: part[key], path, self.params) for path in paths]
 
+    def as_declared(self, x: Any) -> Any:
+        """Returns inputs `x` with their dicts in the order of the recurrence's declared inputs."""
+        return self._rnn.as_declared(x)
+
     def params_in_structure(self, values: Sequence[Any]) -> Any:
         """Arranges values, one for each parameter of this module, in the structure in which its recurrence
         takes parameters.
@@ -241,7 +252,14 @@ class Scan(torch.nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state to copy or pickle, without the compiled programs, which a copy compiles again."""
-        return {name: value for name, value in self.__dict__.items() if name != KEPT}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in (KEPT, IN_GRAPHS, "_name")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restores a copy or a pickled module; it gets a new name in graphs."""
+        super().__setstate__(state)  # type: ignore[misc]
+        self._name = registered(self)
 
     def extra_repr(self) -> str:
         """Describes the recurrence and the order of axes for `repr`, and the engine if that was chosen."""
@@ -255,8 +273,9 @@ def check_recorded() -> None:
     if makes_graph() or torch.jit.is_tracing():
         check_forward_mode()
         raise InputError(
-            "a Scan cannot be recorded in a graph of make_fx, torch.jit.trace or torch.export: record the "
-            "parts around it, or write the step with PyTorch, as a stepnet.torch.Recurrence"
+            "a Scan cannot be recorded in a graph of torch.jit.trace, nor one with checkpoint= in any graph: "
+            "use torch.export, record the parts around it, or write the step with PyTorch, as a "
+            "stepnet.torch.Recurrence"
         )
 
 

@@ -12,13 +12,14 @@ import numpy as np
 from stepnet.compiler.targets import devices_of, engine_at
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError, RefusedError
+from stepnet.model.forms import FormedCall, call_at, formed_call
 from stepnet.model.program import Asked
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 from stepnet.ragged.torch import packed_lengths
 from stepnet.torch.arrays import HALVES, PLAIN, array_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import check_no_proxy, makes_graph
+from stepnet.torch.recording import check_no_proxy, constant_in_graphs, makes_graph
 
 torch: Any = pytorch("torch")
 PackedSequence: Any = torch.nn.utils.rnn.PackedSequence
@@ -27,16 +28,22 @@ COMPUTED = {torch.float32: "float32", torch.float64: "float64"}
 DTYPES = COMPUTED | HALVES
 """The dtypes of modules that stepnet runs."""
 
-AUTOCAST = "cpu", "cuda"
-"""The types of devices on which modules look for torch.autocast."""
+DEVICES = "cpu", "cuda"
+"""The types of devices whose tensors stepnet's operators take, and on which modules look for autocast."""
+LOWERED = {"cuda"}
+"""The types of devices on which layers and cells run in the dtype of autocast, as torch.nn's do there."""
 REFUSED = "_refused"
 """The attribute in which a module keeps why PyTorch's own operations run it on a device."""
 HOST = "cpu"
-"""The type of the device whose tensors all engines take, and for which graphs of PyTorch have an operator."""
+"""The type of the device whose tensors all engines take."""
 
 MAPPED_LENGTHS = (
     "{} cannot be mapped by torch.vmap, in which every entry has the same numbers of steps: map padded "
     "sequences without lengths, and in the loss multiply the outputs behind each last step by 0"
+)
+CAPTURED = (
+    "{} are on the GPU, and the host reads them, which cannot be while torch.cuda.graph captures: give a "
+    "PackedSequence, whose batch sizes are on the CPU, or lengths there, in place of a jagged nested tensor"
 )
 PACKED_IN_GRAPH = (
     "a PackedSequence or a nested tensor cannot be exported where the model makes it, as PyTorch does not "
@@ -66,10 +73,11 @@ class SequencePlaces:
     """Form of the data of sequences and the positions in it, as tensors, so that a graph of PyTorch can
     contain them.
 
-    form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], "packed" and
-        "jagged" for [total, features...].
-    tensors: for "packed" the batch sizes of a `PackedSequence`, and the caller's number of each sequence if
-        it is sorted; for "jagged" the offsets of a nested tensor, and its lengths if it has gaps.
+    form: "time" for data [time, batch, features...], "batch" for [batch, time, features...], both followed by
+        " lengths" where these differ; "packed" and "jagged" for [total, features...].
+    tensors: the lengths if they differ; for "packed" the batch sizes of a `PackedSequence`, and the caller's
+        number of each sequence if it is sorted; for "jagged" the offsets of a nested tensor, and its lengths
+        if it has gaps.
     """
 
     form: str
@@ -88,10 +96,8 @@ class SequencePlaces:
 
     @property
     def lead(self) -> int:
-        """Number of axes before the features in the data of the sequences: one for packed and jagged data,
-        whose positions are in `tensors`, else two (batch and time).
-        """
-        return 1 if self.tensors else 2
+        """Number of axes before the features in the data of the sequences."""
+        return leading_axes(self.form)
 
     def positions(self, data: Any) -> Positions:
         """Returns the positions of the steps of sequences in the tensor `data`: padded, packed or jagged, as
@@ -100,8 +106,36 @@ class SequencePlaces:
         """
         if not self.tensors:
             return dense_positions(*data.shape[:2], self.form == "time")
-        positions = packed_positions if self.form == "packed" else jagged_positions
-        return positions(len(data), *(untracked(each, "the lengths of sequences") for each in self.tensors))
+        numbers = [untracked(each, "the lengths of sequences") for each in self.tensors]
+        if self.lead == 2:
+            first, second = data.shape[:2]
+            return padded_positions(first, second, self.form == "time lengths", numbers[0])
+        if self.form == "packed":
+            return packed_positions(len(data), *numbers)
+        return jagged_positions(len(data), *numbers)
+
+    def formed(self, array: Array, engine: Any) -> FormedCall | None:
+        """Returns a call on these sequences as the cache of prepared calls takes it; None if no code is
+        prepared for it.
+
+        array: the data of the sequences. engine: an engine, or several in order of preference.
+        """
+        if not self.tensors:
+            return formed_call(array, None, False, engine, "repeat", self.form == "time")
+        numbers, *others = self.tensors
+        if self.form == "jagged" and others:  # there are gaps
+            return None
+        table = untracked(numbers, "the lengths of sequences")
+        if self.lead == 2:
+            return formed_call(array, table, False, engine, "repeat", self.form == "time lengths")
+        return call_at("packed" if self.form == "packed" else "ends", array, table, engine)
+
+
+def leading_axes(form: str) -> int:
+    """Returns the number of axes before the features in the data of sequences of a form: two, batch and time,
+    for padded ones, and one for those of which only the steps are there.
+    """
+    return 1 if form in ("packed", "jagged") else 2
 
 
 PLACES = {form: SequencePlaces(form) for form in PADDED}
@@ -147,15 +181,27 @@ def untracked(tensor: Any, what: str) -> Array:
     """Returns the whole numbers in a tensor that say where sequences lie, also under a transform of
     torch.func, which cannot differentiate them.
 
-    what: the name of the numbers, for the message. Raises `InputError` where torch.vmap maps them.
+    what: the name of the numbers, for the message. Raises `InputError` where torch.vmap maps them, and for
+    those on a GPU while a graph is captured.
     """
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):
             raise InputError(MAPPED_LENGTHS.format(what))
         tensor = functorch.get_unwrapped(tensor)
+    if tensor.device.type == "cuda":
+        check_capture(what, torch.cuda.is_current_stream_capturing())
     with torch._C._DisableFuncTorch():
         return array_of(tensor.cpu())
+
+
+def check_capture(what: str, is_captured: bool) -> None:
+    """Raises `InputError` for numbers on a GPU that the host would read while a graph is captured.
+
+    what: their name. is_captured: whether PyTorch captures a CUDA graph.
+    """
+    if is_captured:
+        raise InputError(CAPTURED.format(what))
 
 
 def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, Any]) -> None:
@@ -214,6 +260,21 @@ def dense_positions(first: int, second: int, time_major: bool) -> Positions:
     """
     rows, time = (second, first) if time_major else (first, second)
     return Positions.padded(np.full(rows, time, np.int64), time, time_major)
+
+
+def padded_positions(first: int, second: int, time_major: bool, lengths: Array) -> Positions:
+    """Returns the positions of sequences of these lengths in data [first, second, ...]; raises `InputError`
+    for lengths that do not fit it.
+
+    time_major: whether the first axis is time and the second batch.
+    """
+    rows, time = (second, first) if time_major else (first, second)
+    if lengths.shape != (rows,) or (lengths < 0).any() or (lengths > time).any():
+        raise InputError(
+            f"lengths are {lengths.tolist()} for {rows} sequences of up to {time} steps: give a whole number "
+            f"from 0 to {time} for each"
+        )
+    return Positions.padded(lengths.astype(np.int64), time, time_major)
 
 
 def packed(value: Any) -> ModuleSequences:
@@ -290,11 +351,20 @@ def jagged_positions(total: int, offsets: Array, lengths: Array | None = None) -
 
 def is_autocast(device: Any) -> bool:
     """Tells whether torch.autocast is on for tensors on a device."""
-    return device.type in AUTOCAST and torch.is_autocast_enabled(device.type)
+    return device.type in DEVICES and torch.is_autocast_enabled(device.type)
+
+
+def dtype_of_run(device: Any, dtype: Any) -> Any:
+    """Returns the dtype in which a layer or a cell runs on a device: that of its parameters, `dtype`; under
+    autocast on a GPU that of autocast, as torch.nn's run in cuDNN, but for float64.
+    """
+    if device.type not in LOWERED or dtype is torch.float64 or not is_autocast(device):
+        return dtype
+    return torch.get_autocast_dtype(device.type)
 
 
 def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
-    """Casts tensors to `dtype`, that of the parameters, if autocast is on; else returns them unchanged."""
+    """Casts tensors to the dtype of a run if autocast is on; else returns them unchanged."""
     if not is_autocast(tensors[0].device):
         return tensors
     return [tensor.to(dtype) for tensor in tensors]
@@ -376,15 +446,19 @@ def has_own_functions(tensors: Iterable[Any]) -> bool:
 
 def runs_on(device: Any, engine: Asked) -> bool:
     """Tells whether the engines of a module take tensors on a device. On other devices PyTorch's own
-    operations run.
-
-    While PyTorch makes a graph, only the CPU is taken. engine: the argument `engine=` of the module.
+    operations run. engine: the argument `engine=` of the module.
     """
-    if device.type == HOST:
-        return True
-    if makes_graph():
-        return False
-    return device.type in devices_of(engine) or engine_at(engine, device.type, device.index or 0) is not None
+    return device.type == HOST or is_taken(device.type, device.index or 0, engine)
+
+
+@constant_in_graphs
+def is_taken(kind: str, number: int, engine: Asked) -> bool:
+    """Tells whether engines take tensors where they lie on a device.
+
+    kind: the type of the device by PyTorch's name. number: of the device among those of the type.
+    engine: an engine, or several in order of preference.
+    """
+    return kind in devices_of(engine) or engine_at(engine, kind, number) is not None
 
 
 def run_or(module: Any, device: Any, reason: str, run: Callable[[], Any], theirs: Callable[[], Any]) -> Any:
@@ -392,9 +466,12 @@ def run_or(module: Any, device: Any, reason: str, run: Callable[[], Any], theirs
     is "auto" and there is a reason, or the engine of the device refuses the module; its `repr` then says why.
 
     reason: why PyTorch runs it; "" for none. run, theirs: run the module by stepnet, and by PyTorch.
+    In a graph of PyTorch the reason says all: nothing is refused before the graph runs.
     """
     if device.type == HOST or module.engine != "auto":
         return run()
+    if makes_graph():
+        return theirs() if reason else run()
     if not reason:
         try:
             module.__dict__.pop(REFUSED, None)

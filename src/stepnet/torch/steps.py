@@ -23,6 +23,7 @@ from stepnet.torch.sequences import (
     as_cast,
     check_tensors,
     data_of,
+    dtype_of_run,
     has_own_functions,
     run_or,
     runs_on,
@@ -124,10 +125,12 @@ def next_states(
     mode: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU". weights: the parameters of the cell, in the order of
     `NAMES`. value: the input. states: h, or h and c. graph: whether PyTorch makes a graph.
     """
-    value, *states = as_cast(weights[0].dtype, value, *states)
+    dtype = dtype_of_run(value.device, weights[0].dtype)
+    value, *states = as_cast(dtype, value, *states)
+    weights = list(as_cast(dtype, *weights))
     check_tensors(type(module).__name__, NAMES[: len(weights)], weights, value, states)
     features, hidden = module.input_size, module.hidden_size
-    sizes = CellSizes(mode, features, hidden, bias=module.bias, dtype=DTYPES[weights[0].dtype])
+    sizes = sizes_of_cell(module, dtype)
     data, memories = value.reshape(1, -1, features), [state.reshape(-1, hidden) for state in states]
     place = PLACES["time"]
     if graph:
@@ -136,6 +139,14 @@ def next_states(
         runnable = runnable_of_sizes(sizes)
         _, *last = runnable(module, place, data, memories, weights, engine=module.engine)
     return [state.reshape(*value.shape[:-1], hidden) for state in last]
+
+
+def sizes_of_cell(module: Any, dtype: Any = None) -> CellSizes:
+    """Reads the sizes and settings of a cell of torch.nn, which determine its net. dtype: in which it runs;
+    None for that of its parameters.
+    """
+    kind = DTYPES[module.weight_hh.dtype if dtype is None else dtype]
+    return CellSizes(mode_of(module), module.input_size, module.hidden_size, bias=module.bias, dtype=kind)
 
 
 class GRUCell(CellForward, torch.nn.GRUCell):

@@ -160,8 +160,8 @@ def test_calls_are_shared_as_their_partition_says(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(native, "partition", noted)
     rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(8, 16))
     for _ in range(3):
-        rnn(np.zeros((3, 100, 8), "f4"))
-    rnn(np.zeros((3, 110, 8), "f4"))  # rounded, of the same size
+        rnn(np.zeros((4, 100, 8), "f4"))
+    rnn(np.zeros((4, 110, 8), "f4"))  # rounded, of the same size
     assert [way.weighed[0].seconds for way in seen] == [seen[0].weighed[0].seconds]
 
 
@@ -367,7 +367,7 @@ def test_steps_of_inner_recurrences_are_counted_for_each_word_and_shared():
 def test_a_call_says_how_many_words_its_rows_have_in_the_mean(monkeypatch: pytest.MonkeyPatch):
     seen: list[CallSize] = []
 
-    def noted(load: Load, size: CallSize, most: int, machine: Machine) -> Partition:
+    def noted(load: Load, size: CallSize, most: int, machine: Machine, how: Any = None) -> Partition:
         seen.append(size)
         return partition(load, size, most, machine)
 

@@ -31,7 +31,7 @@ from stepnet.compiler.plan import (
     Plan,
     Schedule,
 )
-from stepnet.compiler.targets import Call, CalledKernel, PreparedCall, Results
+from stepnet.compiler.targets import Call, CalledKernel, Places, PreparedCall, Results, TableLayout
 from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.compiler.values import leaves, transform
@@ -152,12 +152,12 @@ class ToyBound(CalledKernel):
             )
         )
 
-    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
-        def run(given: Sequence[Any], offsets: Array | None) -> Results:
+    def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
+        def run(given: Sequence[Any], places: Places | None) -> Results:
             RUNS.append("prepared")
             return self.on(call, given)
 
-        return None if any_lengths else PreparedCall(run, 0)
+        return None if layout is not None else PreparedCall(run, 0)
 
 
 @dataclass(frozen=True)

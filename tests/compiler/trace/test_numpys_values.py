@@ -12,7 +12,7 @@ from numpys_values import EDGES, PARAMETERS, ROWS, Case, Function, check, check_
 from zoo import sigmoid
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu import ELEMENTARY
 from stepnet.compiler.trace import COMPOSED, UFUNCS
 
 REFUSED = {

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 import torch
 from tolerance import assert_close
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from stepnet.torch.patches.transformers.delta_rule import torch_chunk_gated_delta_rule
+from stepnet.compiler import targets
+from stepnet.compiler.targets.cuda import CudaEngine
 from stepnet.torch.patches.transformers.mamba import mamba2_chunk_scan
-from stepnet.torch.patches.transformers.scan import LENGTHS
+from stepnet.torch.patches.transformers.patch import FUNCTIONS, is_elsewhere, refusal, without_kernel
+from stepnet.torch.patches.transformers.scan import LENGTHS, on_engine
 from stepnet.torch.patches.transformers.xlstm import mlstm
+from tests.torch.placed import DEVICE, KERNELS, placed
 
+__all__ = ["placed"]  # a fixture
 ROWS, STEPS = 2, 3
 
 
@@ -43,7 +48,7 @@ def delta(by_key: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
     shapes = ((ROWS, STEPS, shared, 2),) * 2 + ((ROWS, STEPS, 2, 3), decay, (ROWS, STEPS, 2), (ROWS, 2, 2, 3))
 
     def run(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
-        return torch_chunk_gated_delta_rule(q, k, v, g, beta, 64, state, True, not by_key)
+        return FUNCTIONS["torch_chunk_gated_delta_rule"].ours(q, k, v, g, beta, 64, state, True, not by_key)
 
     return run, [normal(*shape, seed=place) for place, shape in enumerate(shapes)]
 
@@ -134,3 +139,36 @@ def test_nothing_of_the_size_of_the_matrices_of_all_steps_is_saved():
     matrices = STEPS * tensors[-1].numel()
     assert saved
     assert max(saved) < matrices
+
+
+# ---- on a GPU ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("placed")
+@pytest.mark.parametrize("case", [mamba2, lambda: delta(False)])
+def test_gradients_on_tensors_where_they_lie_are_those_of_finite_differences(case: Any):
+    run, inputs = case()
+    here = run(*inputs)
+    with on_engine("placed"):
+        there = run(*inputs)
+        assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+    assert KERNELS
+    for one, other in zip(there, here, strict=True):
+        assert_close(one.detach().numpy(), other.detach().numpy(), STEPS, 8)
+
+
+@pytest.mark.usefixtures("placed")
+def test_on_a_gpu_that_the_engine_takes_stepnet_runs(monkeypatch: pytest.MonkeyPatch):
+    whole = without_kernel(lambda x: "the kernel of the whole layer")
+    with FakeTensorMode():
+        there, nowhere = torch.empty(2, device="cuda"), torch.empty(2, device="meta")
+    assert is_elsewhere((there,), {})
+    assert "are on cuda: stepnet runs this layer on the CPU and on GPUs" in str(refusal([there]))
+    for table in (targets.VARIANTS, targets.ENGINES):
+        monkeypatch.setitem(table, "cuda", lambda *words: CudaEngine(DEVICE))  # type: ignore[arg-type]
+    targets.engine.cache_clear()
+    assert not is_elsewhere((there,), {"x": torch.ones(2)})
+    assert refusal([there]) is None
+    assert is_elsewhere((nowhere,), {})
+    assert whole(there) == "the kernel of the whole layer"
+    assert whole(torch.ones(2)) is None

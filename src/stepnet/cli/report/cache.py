@@ -16,6 +16,7 @@ KINDS = {
     "ptx": "kernels for a GPU",
     "emulated": "kernels for a GPU, as machine code of this processor",
     "targets": "this processor, as LLVM knows it",
+    "machine": "the rates of this machine, as `stepnet tune` measured them",
 }
 SHOWN = 20
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))

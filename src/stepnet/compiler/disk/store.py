@@ -50,11 +50,12 @@ def is_used() -> bool:
     return chosen.reason is None and chosen.folder is not None
 
 
-def get(kind: str, key: str) -> bytes | None:
+def get(kind: str, key: str, is_needed: bool = True) -> bytes | None:
     """Reads the payload (bytes) that the disk cache has under a key of 32 hexadecimal digits; None if it has
     no valid one or is turned off.
 
     kind: the ending of the file's name, such as "schedule". A hit or a miss is counted.
+    is_needed: whether it is a miss that there is none; False for what nobody has to store.
     """
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
@@ -62,7 +63,8 @@ def get(kind: str, key: str) -> bytes | None:
     payload = None
     with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
         payload = read(folder, f"{key}.{kind}", chosen)
-    COUNTS["misses" if payload is None else "hits"] += 1
+    if is_needed or payload is not None:
+        COUNTS["misses" if payload is None else "hits"] += 1
     return payload
 
 

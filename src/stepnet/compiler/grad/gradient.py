@@ -17,6 +17,7 @@ from stepnet.compiler.grad.recurrence import transpose
 from stepnet.compiler.grad.sweep import Sweep
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.types import Type
 from stepnet.compiler.plan.passes.chain import chain
 from stepnet.compiler.plan.passes.fold import fold
 from stepnet.compiler.plan.passes.narrow import any_low
@@ -27,13 +28,14 @@ from stepnet.compiler.values.collector import paused_collector
 from stepnet.errors import RefusedError
 
 
-def vjp(net: Net, argnums: Sequence[int] | None = None) -> Net:
+def vjp(net: Net, argnums: Sequence[int] | None = None, is_stored: bool = False) -> Net:
     """Makes the gradient net: it computes a net's results, and its inputs' cotangents from the results'.
 
     Its inputs are the inputs of the net, then one for each floating-point result: the cotangent of the
     result. Its results are those of the net, then the cotangents of the wanted inputs.
 
     argnums: positions of the inputs whose cotangents are computed; by default all floating-point ones.
+    is_stored: whether cotangents of results in half precision are in it too; by default they are float32.
     Raises `RefusedError` for a recurrence in int8.
     The gradient of a recurrence in bfloat16 is in bfloat16 too. It is that of the function without rounding,
     at the rounded values, and each of its products and contracts rounds both sides. The cotangents of
@@ -61,14 +63,15 @@ def vjp(net: Net, argnums: Sequence[int] | None = None) -> Net:
             "bfloat16, and quantize it again"
         )
     with paused_collector():
-        return joint_net(net, argnums)
+        return joint_net(net, argnums, is_stored)
 
 
-def joint_net(net: Net, argnums: Sequence[int] | None) -> Net:
+def joint_net(net: Net, argnums: Sequence[int] | None, is_stored: bool = False) -> Net:
     """Makes the gradient net that `vjp` documents, without its checks: the results of a net, and cotangents
     of inputs from those of the results.
 
     argnums: positions of the inputs whose cotangents are results; None for all floating-point inputs.
+    is_stored: as of `vjp`.
     """
     # Consecutive products are merged here. Otherwise a half that does not save the intermediate product would
     # merge them later, and round differently from a half that saves it.
@@ -80,7 +83,7 @@ def joint_net(net: Net, argnums: Sequence[int] | None) -> Net:
     builder = Builder()
     copy_of = {n: builder.input(net.type_of(n), net.nodes[n].name) for n in net.inputs}
     seeds = {
-        result: Value(builder, builder.input(net.type_of(number).computed, f"d_{result}"))
+        result: Value(builder, seed_of(builder, net.type_of(number), f"d_{result}", is_stored))
         for result, number in enumerate(net.results)
         if net.type_of(number).is_float
     }
@@ -93,3 +96,14 @@ def joint_net(net: Net, argnums: Sequence[int] | None) -> Net:
     for rewrite in (prune, split, handed_over, prune, fold):
         joint = rewrite(joint)
     return joint
+
+
+def seed_of(builder: Builder, type_: Type, name: str, is_stored: bool) -> int:
+    """Adds an input for the cotangent of a result; returns the number of the cotangent as it is computed.
+
+    type_: of the result. name: of the input. is_stored: whether the input has the result's own dtype.
+    """
+    computed = type_.computed
+    if not is_stored or computed == type_:
+        return builder.input(computed, name)
+    return builder.add("cast", builder.input(type_, name), dtype=computed.dtype)

@@ -255,13 +255,14 @@ class CallSize(NamedTuple):
     """Size of a call: the number of sequences that have steps, the steps of the longest, and those of all.
 
     inner_steps: for each axis of inner sequences that a step reads, the mean number of words of a row; () if
-    unknown.
+    unknown. lengths: the steps of each sequence; () if they are not told apart.
     """
 
     filled: int
     longest: int
     steps: int
     inner_steps: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
 
 
 WORDS = 32

@@ -120,13 +120,19 @@ def duration(seconds: float) -> str:
     return f"{seconds:.{0 if seconds >= 9.95 else 1}f} s"
 
 
-def partition(load: Load, size: CallSize, max_threads: int, machine: Machine) -> Partition:
+def partition(
+    load: Load, size: CallSize, max_threads: int, machine: Machine, how: How | None = None
+) -> Partition:
     """Chooses how at most `max_threads` threads share a call of a recurrence: in the way of the least
     estimated time, or on one thread if that is not much slower.
 
     load, size: the work of the recurrence, and the size of the call. machine: the rates of the processor.
+    how: the way to choose, with all threads, where it is possible, and else one thread; None to choose by the
+        estimates.
     """
     ways = tuple(ways_of(load, size, max_threads, machine))
+    if how is not None:
+        return Partition(next((way for way in reversed(ways) if way.how == how), ways[0]), ways)
     best = min(ways, key=lambda way: way.seconds)
     return Partition(best if best.seconds < machine.worth * ways[0].seconds else ways[0], ways)
 

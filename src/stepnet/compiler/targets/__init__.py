@@ -12,6 +12,7 @@ from stepnet.compiler.plan.plan import Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.assignment import common_engine
 from stepnet.compiler.targets.base import (
+    LAYOUTS,
     AddressEngine,
     Bound,
     Call,
@@ -20,9 +21,11 @@ from stepnet.compiler.targets.base import (
     EarlyEnds,
     Engine,
     Kernel,
+    Places,
     PreparedCall,
     Results,
     Steps,
+    TableLayout,
     planning_of,
 )
 from stepnet.compiler.values.arguments import short_repr
@@ -44,6 +47,7 @@ Order = str | tuple[str, ...]
 
 __all__ = [
     "AUTO",
+    "LAYOUTS",
     "REFERENCE",
     "AddressEngine",
     "Bound",
@@ -53,9 +57,11 @@ __all__ = [
     "Engine",
     "Kernel",
     "Order",
+    "Places",
     "PreparedCall",
     "Results",
     "Steps",
+    "TableLayout",
     "checked_engine",
     "choose",
     "compiled",

@@ -109,26 +109,50 @@ Arrays = Sequence[Array]
 OptionalArrays = Sequence[Array | None]
 
 
+class TableLayout(NamedTuple):
+    """A way in which the sequences of a call lie in its arrays, and the table of numbers that says where.
+
+    name: "ends": end to end, and the table has their offsets, from 0 on. "batch", "time": in arrays [batch,
+        time, ...] and [time, batch, ...] with padding, and the table has their lengths. "packed": step by
+        step, without padding, the longest sequence first; the table has the number of sequences of each step.
+    has_gaps: whether there is padding, where outputs are zeros.
+    """
+
+    name: str
+    has_gaps: bool
+
+
+LAYOUTS = {name: TableLayout(name, name in ("batch", "time")) for name in ("ends", "batch", "time", "packed")}
+
+
+Places = tuple[Array, int, int]
+"""Where the sequences of one call lie, for a call that is prepared for sequences of any lengths: the table
+that its `TableLayout` has, int64 and contiguous, which is checked when the call runs; the number of rows;
+and that of the entries in the arrays, padding included. It is a plain tuple, as each call makes one.
+"""
+
+
 @dataclass(frozen=True)
 class PreparedCall:
     """Prepared call of a kernel, to be run on other arrays by one thread at a time.
 
     run: runs it on the arrays that a call gives: sequences, initial memories (None for zeros) and statics.
         Returns its results in new arrays; both are buffers where those of the call are. The second argument
-        is where the sequences lie end to end, none of them empty; None if their lengths are fixed. Raises
-        `InputError` if an index is outside its table.
+        says where the sequences lie; None if their lengths are fixed. Raises `InputError` if an index is
+        outside its table, and, ahead of all work, if the places are none for which the call is prepared, as
+        those of an empty sequence.
     bytes: the number of bytes of memory that the prepared call holds.
     shortest, longest: the smallest and the largest length of a sequence, if lengths are arguments of `run`; 0
         if they are fixed, as are then the shapes of the arrays.
-    suits: tells whether a call with sequences at these offsets, as many as in this one, would be prepared in
-        the same way if lengths are arguments: with as many threads and as much scratch memory.
+    suits: tells whether a call with sequences at these positions, as many as in this one, would be prepared
+        in the same way if lengths are arguments: with as many threads and as much scratch memory.
     """
 
-    run: "Callable[[OptionalArrays, Array | None], Results]"
+    run: "Callable[[OptionalArrays, Places | None], Results]"
     bytes: int
     shortest: int = 0
     longest: int = 0
-    suits: "Callable[[Array], bool]" = lambda _: False
+    suits: "Callable[[Positions], bool]" = lambda _: False
 
 
 class KernelLinks(NamedTuple):
@@ -191,8 +215,16 @@ class StartedRun(Protocol):
         """Runs the kernels, one after the other, on the calls added for each, which fills all results."""
         ...
 
+    def close(self) -> None:
+        """Ends the run, also one that an error or an interrupt has left before `run`."""
+        ...
+
     def prepare(
-        self, links: Links, positions: Mapping[str, Positions] | None = None, /
+        self,
+        links: Links,
+        positions: Mapping[str, Positions] | None = None,
+        layout: TableLayout | None = None,
+        /,
     ) -> PreparedCall | None:
         """Prepares the chain (compiled parts, called kernels, that run in one go) for later runs on other
         arrays; None if they would not be faster.
@@ -267,12 +299,12 @@ class Bound(Protocol):
         """Prepares single steps of some rows of a call, whose results are written into `results`."""
         ...
 
-    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
+    def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
         """Prepares later calls with other arrays, which are then faster; None if they would not be faster.
 
         call: a call like those to come.
-        any_lengths: whether the sequences of later calls may have other lengths than those of this call.
-            Their number is the same in any case.
+        layout: how the sequences of later calls lie, which may have other lengths than those of this call;
+            None if they have the same. Their number is the same in any case.
         """
         ...
 
@@ -293,7 +325,7 @@ class CalledKernel:
     def release(self) -> None:
         """Does nothing: the kernel has no memory that must be freed."""
 
-    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
+    def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
         """Returns None: a prepared call would not be faster than others."""
         return None
 
@@ -520,6 +552,12 @@ class KernelEngine(Engine, Protocol):
 
     def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
         """Describes the kernels of a plan for calls of a size: a name and a text for each fact."""
+        ...
+
+    def beside(self, schedule: Schedule, size: CallSize) -> list[tuple[tuple[int, ...], str]]:
+        """Describes how parts of a schedule that may run at the same time run in calls of a size: their
+        places in the schedule, and how.
+        """
         ...
 
 

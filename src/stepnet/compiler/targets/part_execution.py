@@ -1,6 +1,7 @@
 """Running the parts of a schedule, by their kind: on a kernel of an engine, or in NumPy."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -128,16 +129,19 @@ def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: AnyMemo
     return results
 
 
-def takes_gaps(schedule: Schedule) -> bool:
+def takes_gaps(schedule: Schedule, at_steps: bool = False) -> bool:
     """Tells whether all parts of a schedule run on padded sequences as they lie, without reading the gaps
     between them. If so, sequences need not be packed.
+
+    at_steps: whether values that no recurrence reads are computed at the steps of sequences alone; they may
+        be computed in the gaps, too, but no index may be read there.
     """
 
     def fits(part: Part) -> bool:
         """Tells whether this part of a net runs on padded sequences without reading the gaps between them."""
         if part.plan is not None and part.extent in (ROWS, STEPS):
             kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
-            return part.kind == "recurrence" or "gather" not in kinds
+            return part.kind == "recurrence" or at_steps or "gather" not in kinds
         node = part.node
         return node is not None and node.operation == "reduce" and node.attributes["how"] in ENDS
 
@@ -220,10 +224,10 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 
     values: the values computed so far, by node of the net. frame: the positions of the values.
     """
-    started = chain.started()
-    for part in parts:
-        values.update(add_part(started, part, values, frame))
-    started.run()
+    with closing(chain.started()) as started:
+        for part in parts:
+            values.update(add_part(started, part, values, frame))
+        started.run()
 
 
 def add_part(started: StartedRun, part: Part, values: Values, frame: Frame) -> Values:

@@ -9,6 +9,7 @@ come back when it ends.
 """
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.memory import scattered
+from stepnet.compiler.net.memory import HOST, scattered
 from stepnet.compiler.net.types import ROWS, STEPS, Extent, is_derived, is_pairs
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets.base import (
@@ -24,8 +25,10 @@ from stepnet.compiler.targets.base import (
     KernelLinks,
     Links,
     OptionalArrays,
+    Places,
     PreparedCall,
     Results,
+    TableLayout,
 )
 from stepnet.compiler.targets.packed import CallPacking, NetForm
 from stepnet.compiler.targets.part_execution import (
@@ -40,6 +43,7 @@ from stepnet.compiler.targets.part_execution import (
     named_results,
     own_results,
 )
+from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 Step = Callable[[Values], None]
@@ -74,12 +78,12 @@ class PreparedParts:
     clean: Container[int]
     steps: tuple[Step, ...]
 
-    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+    def run(self, given: OptionalArrays, places: Places | None) -> Results:
         """Runs the prepared schedule (all parts of a net) on other arrays; returns its results in new arrays.
 
         given: the sequences, initial memories, which are recurrent states (None for zeros), and statics
         (values that every step reads).
-        offsets: None, as the lengths of the sequences are fixed.
+        places: None, as the lengths of the sequences are fixed.
         """
         arrays: list[Any] = [*given]
         # The caller's arrays may be [batch, time, features...], which only machine code reads as they are.
@@ -106,10 +110,10 @@ def with_constants(whole: PreparedCall, constants: Values, reads: tuple[int, ...
     if not reads:
         return whole
 
-    def run(given: OptionalArrays, offsets: Array | None) -> Results:
+    def run(given: OptionalArrays, places: Places | None) -> Results:
         """Runs the chain on other arrays and the present constants; returns its results in new arrays."""
         arrays: list[Any] = [*given, *(constants[number] for number in reads)]
-        return whole.run(arrays, offsets)
+        return whole.run(arrays, places)
 
     return replace(whole, run=run)
 
@@ -124,7 +128,7 @@ def prepared_parts(
     run_part: RunPart,
     packing: CallPacking,
     clean: Container[int],
-    any_lengths: bool,
+    layout: TableLayout | None,
 ) -> PreparedCall | None:
     """Prepares a schedule for calls of the same shapes as that of `packing`, or with as many sequences of any
     lengths. Unless one chain (one call of machine code) has all parts, the call is run once: preparing a part
@@ -142,27 +146,30 @@ def prepared_parts(
     run_part: runs the part at a position without preparation.
     packing: the call, and the moves of its arrays into the memory of the target.
     clean: the positions of the results that have zeros in the gaps between sequences.
-    any_lengths: whether the lengths of the sequences may change, or are those of this call.
+    layout: how the sequences of later calls lie, whose lengths may change; None if they do not change.
     """
     call, net = packing.call, schedule.net
-    if not is_plain(call) or (any_lengths and not call.positions.is_packed):
+    if not is_plain(call):
         return None
-    if call.positions.total == int(call.positions.offsets[-1]):
-        clean = range(len(net.results))  # the steps fill the arrays
+    if layout is not None or call.positions.total == int(call.positions.offsets[-1]):
+        clean = range(len(net.results))  # the steps fill the arrays, or nothing is written besides them
     frame, lent = Frame(packing.segments, packing.gaps, packing.memory), lent_indices(net, constants)
-    if any_lengths and has_pairs(net):
+    if layout is not None and has_pairs(net):
         return None
-    if any_lengths:
+    if layout is not None:
         # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
         frame.plain_calls.update((extent, frame.sequences(extent)) for extent in extents_of_steps(net))
+        # Values that sequences have once are one sequence, as long as there are sequences.
+        frame.plain_calls[ROWS] = Call(Positions.end_to_end(np.array([0, call.positions.rows])))
     values = constants | dict(zip(numbers, packing.put(form, call.given), strict=True))
-    if len(runs) == 1 and runs[0].chain is not None and not lent and packing.leaves(form, clean):
+    is_one = len(runs) == 1 and runs[0].chain is not None and packing.memory is HOST
+    if is_one and not lent and packing.leaves(form, clean):
         reads = reads_of(runs[0], constants)
         kinds = [[net.results[place] for place in places] for places in form.results]
-        whole = prepared_run(runs[0], values, frame, (*numbers, *reads), kinds, any_lengths)
+        whole = prepared_run(runs[0], values, frame, (*numbers, *reads), kinds, layout)
         if whole is not None:
             return with_constants(whole, constants, reads)
-    if any_lengths:
+    if layout is not None:
         return None
     steps, bytes_ = list[Step](), 0
     for run in runs:
@@ -305,7 +312,7 @@ def prepared_run(
     frame: Frame,
     inputs: tuple[int, ...],
     results: Sequence[Sequence[int]],
-    any_lengths: bool = False,
+    layout: TableLayout | None = None,
 ) -> PreparedCall | None:
     """Prepares several parts (a run) as one chain (one call of machine code), for later calls on other
     arrays; None if the parts cannot be prepared.
@@ -313,20 +320,23 @@ def prepared_run(
     values: the values that the parts read in this call, by node. frame: their positions.
     inputs: the nodes whose values the chain takes.
     results: the nodes whose values it returns: as outputs, as results per row and as totals.
-    any_lengths: whether the lengths of the sequences are arguments of its runs.
+    layout: how the sequences of later runs lie, if their lengths are arguments of these; None if not.
     """
     missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
         return None
-    started, known_values = run.chain.started(), dict(values)
-    for part in run.parts:
-        known_values.update(add_part(started, part, known_values, frame))
+    known_values = dict(values)
+    with closing(run.chain.started()) as started:
+        for part in run.parts:
+            known_values.update(add_part(started, part, known_values, frame))
     kernels = tuple(links_of(part) for part in run.parts if part.kind != "across")
     across = tuple((*part.reads, part.results[0]) for part in run.parts if part.kind == "across")
     outputs, rows, _ = accumulate(map(len, results))
     links = Links(kernels, inputs, tuple(chain.from_iterable(results)), outputs, rows, across)
-    axes = {extent[-1]: own.positions for extent, own in frame.plain_calls.items() if extent != ROWS}
-    return started.prepare(links, axes if any_lengths else None)
+    by_row = any(part.extent == ROWS and part.kind != "across" for part in run.parts)
+    calls = frame.plain_calls.items()
+    axes = {extent[-1]: own.positions for extent, own in calls if extent != ROWS or by_row}
+    return started.prepare(links, axes if layout else None, layout)
 
 
 def links_of(part: Part) -> KernelLinks:

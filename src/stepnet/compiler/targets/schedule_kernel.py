@@ -28,6 +28,7 @@ from stepnet.compiler.targets.base import (
     Kernel,
     PreparedCall,
     Results,
+    TableLayout,
 )
 from stepnet.compiler.targets.packed import (
     CallPacking,
@@ -360,9 +361,13 @@ class BoundParts(CalledKernel):
         results = own_results(self.net, values, self.lent, packing.memory)
         return packing.results(self.traced_form, results, call.given, self.clean)
 
-    def packing(self, call: Call) -> CallPacking:
-        """Describes the moves of a call's arrays into the memory of the engine, and of its results back."""
-        return CallPacking.of(call, self.kernel.means.memory, pack=not self.takes_gaps)
+    def packing(self, call: Call, at_steps: bool = False) -> CallPacking:
+        """Describes the moves of a call's arrays into the memory of the engine, and of its results back.
+
+        at_steps: whether no part will run over the gaps between sequences, so that more parts take these.
+        """
+        pack = not (takes_gaps(self.schedule, at_steps) if at_steps else self.takes_gaps)
+        return CallPacking.of(call, self.kernel.means.memory, pack)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters in place, for later calls. Returns False if the kernel (compiled code) of a
@@ -392,14 +397,20 @@ class BoundParts(CalledKernel):
             if run is not None:
                 run.release()
 
-    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
-        """Prepares calls of this schedule (parts of a model, with parameters) with other arrays, of the
-        lengths of this one or of any; None if that would not be faster.
+    def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
+        """Prepares calls of this schedule (parts of a model, with parameters) with other arrays; None if that
+        would not be faster.
+
+        layout: how their sequences lie, which may have other lengths than those of this call; None if they
+            have the same.
         """
         if is_nested(call):
-            return None if any_lengths or self.whole is None else self.whole.prepare(call)
+            return None if layout is not None or self.whole is None else self.whole.prepare(call)
+        if layout is not None and layout.name != "ends" and not takes_gaps(self.schedule, at_steps=True):
+            return None  # some part needs sequences end to end
         net, parts = (self.schedule, self.traced_form, self.given), (self.bound, self.runs, self.part_results)
-        return prepared_parts(*net, self.constants, *parts, self.packing(call), self.clean, any_lengths)
+        packing = self.packing(call, layout is not None)
+        return prepared_parts(*net, self.constants, *parts, packing, self.clean, layout)
 
     def results(self, inputs: Values, frame: Frame) -> list[Buffer | None]:
         """Runs all parts of the schedule; returns the results of the net. If these are computed for a step of

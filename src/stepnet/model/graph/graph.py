@@ -20,7 +20,7 @@ from stepnet.errors import InputError, named
 from stepnet.model.batch import LENGTHS_ADVICE, Batch, Statics, is_lengths
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.declared import check_masked
-from stepnet.model.executables import Form
+from stepnet.model.forms import FormedCall
 from stepnet.model.gradients import without_control
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms, has_steps, with_ends
 from stepnet.model.graph.trace import ModelFunction
@@ -94,12 +94,12 @@ class Graph(Model):
         """The program for the latest inputs: the net, the structure of its outputs, and the parameters."""
         return self.programs.program
 
-    def unprepared(self, form: Form | None, call: UncheckedCall) -> Any:
+    def unprepared(self, formed: FormedCall | None, call: UncheckedCall) -> Any:
         """Runs a call of the graph that no earlier call prepared (compiled code with arrays of its own);
         returns the outputs of the model, in its structure.
 
-        form: the key under which the call is prepared for later ones; None not to. With `initial`, `mask` or
-        `begun` the graph runs as one recurrence, whose outputs are those of a stream: a value that a sequence
+        formed: the call by which later ones find it prepared; None not to. With `initial`, `mask` or `begun`
+        the graph runs as one recurrence, whose outputs are those of a stream: a value that a sequence
         has once is that of its last step.
         """
         sequences, statics, lengths, control = call.sequences, call.statics, call.lengths, call.control
@@ -121,7 +121,7 @@ class Graph(Model):
                     check_per_sequence(reading, control.get("mask"))
             outputs, _ = layers(sequences, begins, statics, lengths, False, order, **control)
         else:
-            outputs, _ = reading.run(order, self.programs.calls, form)
+            outputs, _ = reading.run(order, self.programs.calls, formed)
         return with_ends(outputs, ends, reading.program.axes, reading.batch) if any(ends) else outputs
 
     def in_model(self, sequences: Any, statics: Any) -> Any:

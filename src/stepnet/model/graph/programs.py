@@ -18,7 +18,7 @@ from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, check_inputs, with_default_dtypes, with_dtypes
-from stepnet.model.executables import Form
+from stepnet.model.forms import FormedCall
 from stepnet.model.graph.trace import ModelFunction, TracedModel, trace_model
 from stepnet.model.nets import call_on
 from stepnet.model.program import Program
@@ -226,10 +226,17 @@ class GraphPrograms(Programs[GraphProgram]):
         return Reading(batch, program, program, call, ends=False)
 
     def prepared(
-        self, sequences: Any, initial: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
-    ) -> tuple[Form | None, Any]:
+        self,
+        sequences: Any,
+        initial: Any,
+        lengths: Any,
+        last_only: Any,
+        engine: Any,
+        masked: Any,
+        time_major: Any,
+    ) -> tuple[FormedCall | None, Any]:
         """Runs a call if an earlier call of its shapes and dtypes prepared one (compiled code with arrays of
-        its own); returns (the key of such calls in the cache, the outputs or None).
+        its own); returns the call as the cache takes it, and the outputs or None.
 
         Calls with `initial` are not prepared. With `last_only` all outputs are computed. The arguments are
         those of the call. Sequences of lengths that the model of a file does not have are left to `read`,
@@ -240,14 +247,15 @@ class GraphPrograms(Programs[GraphProgram]):
         if (
             initial is not None
             or type(last_only) is not bool
+            or (steps is not None and lengths is not None)
             or not has_lengths(sequences, steps, time_major)
         ):
             return None, None
-        form, results = super().prepared(sequences, None, False, engine, masked, time_major)
+        formed, results = super().prepared(sequences, None, lengths, False, engine, masked, time_major)
         if results is None or not last_only:
-            return form, None if results is None else results[0]
-        program, batch = self.program, Batch.of(sequences, None, time_major, self.own_axes)
-        return form, with_ends(results[0], has_steps(program), program.axes, batch)
+            return formed, None if results is None else results[0]
+        program, batch = self.program, Batch.of(sequences, lengths, time_major, self.own_axes)
+        return formed, with_ends(results[0], has_steps(program), program.axes, batch)
 
     def check_model(self) -> None:
         """Raises `InputError` for a model that has changed since it was traced, as a module may."""

@@ -6,17 +6,20 @@ are kept as the user gave them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, check_inputs
+from stepnet.model.jax_arrays import is_on_device
 from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
 from stepnet.model.streams.layers import CalledRecurrence, Stepped
 from stepnet.model.streams.memories import Memories
+from stepnet.model.streams.on_device import memories_in, step_on
 from stepnet.model.streams.prepared import PreparedStep, StepKind
 from stepnet.model.streams.statics import rows_of
 from stepnet.ragged import Ragged
@@ -152,6 +155,7 @@ def prepare_step(
     the features and dtypes for all rows of the stream. capacity: the number of rows that the arrays have room
     for. engine: the engines in order of preference.
     """
+    x = transform(lambda leaf: np.empty(leaf.shape, leaf.dtype) if is_on_device(leaf) else leaf, x)
     if any(isinstance(leaf, Ragged) for leaf in leaves(x)):
         x = step_inputs(x, rows, some, rnn.arguments[0])
     else:
@@ -185,12 +189,11 @@ def step_for(rnn: Stepped, kind: StepKind, capacity: int, engine: Order) -> Laye
 
     rnn, kind: the recurrence of the layer, and its traced step. engine: the engines in order of preference.
     """
-    memories = Memories(kind.traced.memory, capacity)
     if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
         assert isinstance(rnn, CalledRecurrence)  # a graph with inner sequences has no stream
-        return CalledStep(rnn, kind, engine, memories)
+        return CalledStep(rnn, kind, engine, Memories(kind.traced.memory, capacity))
     program = rnn.program_of(kind.inputs, kind.statics)
-    return PreparedStep(kind, lambda: program.bound(engine), memories)
+    return step_on(program, kind, engine, partial(memories_in, kind.traced.memory, capacity))
 
 
 def check_there_are_rows(count: int) -> None:

@@ -9,10 +9,12 @@ bits of a sequence are those of a call.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net, ancestors, with_inputs
+from stepnet.compiler.net.memory import AnyMemory
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part
@@ -24,6 +26,7 @@ from stepnet.errors import InputError
 from stepnet.model.nets import BoundNet, run_net
 from stepnet.model.program import NetProgram
 from stepnet.model.streams.chunk_parts import Chunk, ChunkValues, StepCounts, zeros
+from stepnet.model.streams.on_device import RowsOnDevice, engine_on_device
 from stepnet.model.streams.waiting import Kept, WaitingSteps
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
@@ -190,21 +193,56 @@ class PlanPart:
         if self.part.kind == "plain":
             call = plain_call((), int(counts.sum()))
             return self.named(self.results(given, values, [], call), counts), now
-        begun = np.flatnonzero(before > 0)
-        memories = self.begins(values, len(counts))
-        for place, memory in enumerate(memories):
-            memory[begun] = kept[f"{self.name}.memory.{place}"][begun]
-        positions = Positions.end_to_end(offsets_of(counts))
-        call = Call(positions, last_only=self.part.last_only, step_offset=before)
-        results = self.results(given, values, memories, call)
-        for place, number in enumerate(self.continued.final):
-            now[f"{self.name}.memory.{place}"] = results[number]
+        call = Call(self.positions(counts), last_only=self.part.last_only, step_offset=before)
+        results = self.results(given, values, self.memories(values, kept, before), call)
+        if self.device is not None:  # memories stay there, all else is for the host
+            get = self.device.get
+            for place, number in enumerate(self.continued.final):
+                now[f"{self.name}.memory.{place}"] = RowsOnDevice(self.device, results[number])
+            for place, array in enumerate(results):
+                if not isinstance(cast("object", array), np.ndarray) and place in (*self.placed, *self.once):
+                    results[place] = get(cast("Any", array))
+        else:
+            for place, number in enumerate(self.continued.final):
+                now[f"{self.name}.memory.{place}"] = results[number]
         waits = np.flatnonzero((counts == 0) & (before > 0))
         for place in self.once:
             name = f"{self.name}.result.{place}"
             results[place][waits] = kept[name][waits]
             now[name] = results[place]
         return self.named(results, counts), now
+
+    def memories(self, values: ChunkValues, kept: Kept, before: Array) -> list[Any]:
+        """Returns the memories that rows go on from: those that were kept, on the device as they are if all
+        rows have begun, and for other rows those of a call.
+
+        values: of the chunk so far. kept: of the rows. before: their steps in earlier chunks.
+        """
+        begun = np.flatnonzero(before > 0)
+        names = [f"{self.name}.memory.{place}" for place in range(len(self.continued.memories))]
+        if len(begun) == len(before) and all(isinstance(kept[name], RowsOnDevice) for name in names):
+            return [kept[name].buffer for name in names]
+        memories = self.begins(values, len(before))
+        for name, memory in zip(names, memories, strict=True):
+            memory[begun] = kept[name][begun]
+        return memories
+
+    def positions(self, counts: Array) -> Positions:
+        """Returns the positions of the new steps of the rows; those of the chunk before if it had as many."""
+        if not self.latest or not np.array_equal(self.latest[0].lengths, counts):
+            self.latest[:] = [Positions.end_to_end(offsets_of(counts))]
+        return self.latest[0]
+
+    @computed_once
+    def latest(self) -> list[Positions]:
+        """The positions of the latest chunk."""
+        return []
+
+    @computed_once
+    def device(self) -> AnyMemory | None:
+        """The memory of the device that runs the part; None for the host."""
+        engine = engine_on_device(self.program, self.engine)
+        return None if engine is None else engine.memory
 
     def counts(self, steps: StepCounts, chunk: Chunk) -> tuple[StepCounts, dict[str, Array]]:
         """Returns how many steps each row has run in total, and how many of each value wait for the others.

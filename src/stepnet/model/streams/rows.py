@@ -72,7 +72,7 @@ def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
     rows: the number of these rows.
     some: whether other rows of the stream wait, for messages.
     """
-    if array.ndim < 1 or array.shape[0] != rows:
+    if not array.shape or array.shape[0] != rows:
         has = f"rows= names {rows}" if some else f"the stream has {rows} rows"
         raise InputError(f"{titled(name)} is {list(array.shape)}; {has}: [{rows}, features...]")
 

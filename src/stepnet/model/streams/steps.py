@@ -14,6 +14,7 @@ from stepnet.model.streams.beginning import AddedRows, LayerStep, New, prepare_s
 from stepnet.model.streams.layers import Layers, Names, StreamedRecurrence
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.moment import Moment
+from stepnet.model.streams.on_device import DeviceStep, stays_on_device, step_on
 from stepnet.model.streams.prepared import PreparedStep, StepKind
 from stepnet.ragged import Ragged
 
@@ -125,7 +126,7 @@ def whole_step(layers: StreamedRecurrence | Layers, steps: LayerSteps, engine: O
         return None
     kind = StepKind(program.traced, own[0].kind.inputs, None)
     memories = Memories.of_layers([step.memories for step in own])
-    return WholeStep(steps, PreparedStep(kind, lambda: program.bound(engine), memories))
+    return WholeStep(steps, step_on(program, kind, engine, lambda memory: memories))
 
 
 def run(
@@ -147,9 +148,13 @@ def run(
             return whole.step.step_rows(x, slots, side, some)
         except StepnetError:
             pass
+    stays = stays_on_device(steps[-1][1], x)
     for names, step in steps:
         try:
-            x = step.step_rows(x, slots, side, some)
+            if isinstance(step, DeviceStep):
+                x = step.step_rows(x, slots, side, some, stays or step is not steps[-1][1])
+            else:
+                x = step.step_rows(x, slots, side, some)
         except StepnetError:
             with named_layer(names):
                 raise

@@ -27,8 +27,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from stepnet.compiler.targets.cpu import Processor, available_processors
-from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu import ELEMENTARY, Processor, available_processors
 from tests.compiler.targets.cpu.test_maths import BOUNDS, WIDE, Function, compiled, lanes_of, spacing
 
 PATTERNS = 2**32

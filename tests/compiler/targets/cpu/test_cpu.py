@@ -9,9 +9,17 @@ from command_line import stepnet
 from same_bits import assert_same_bits
 from zoo import rnn_of
 
-from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors, host_processor
+from stepnet.compiler.targets.cpu import (
+    NAMED,
+    VARIABLE,
+    LlvmEngine,
+    Processor,
+    available_processors,
+    host_processor,
+    supported_processors,
+    up_to,
+)
 from stepnet.compiler.targets.cpu.library.platforms import platform_named
-from stepnet.compiler.targets.cpu.machine.processor import NAMED, VARIABLE, supported_processors, up_to
 from stepnet.errors import InputError
 
 V4, V3, ARM = NAMED["x86-64-v4"], NAMED["x86-64-v3"], NAMED["aarch64"]
@@ -20,6 +28,8 @@ WIDE, HALF, BASE = (
     Processor("avx2", "haswell", "", 32, 16),
     Processor("generic", "x86-64", "", 16, 16),
 )
+NEON = Processor("neon", "", "+neon,+dotprod", 16, 24)
+SVE = Processor("sve", "", "+neon,+dotprod,+sve", 32, 32)
 CHOICES = [
     ("", (WIDE, HALF, BASE), (WIDE, HALF, BASE)),
     ("native", (WIDE, HALF, BASE), (WIDE, HALF, BASE)),
@@ -28,6 +38,9 @@ CHOICES = [
     ("generic", (WIDE, HALF, BASE), (BASE,)),
     ("x86-64-v3", (HALF, BASE), (V3, BASE)),
     ("generic", (ARM,), (ARM,)),
+    ("", (SVE, NEON, ARM), (SVE, NEON, ARM)),
+    ("native", (NEON, ARM), (NEON, ARM)),
+    ("aarch64", (SVE, NEON, ARM), (ARM,)),
     ("aarch64", (ARM,), (ARM,)),
 ]
 REFUSED = [
@@ -121,7 +134,7 @@ def test_machine_code_without_fused_multiply_adds_rounds_products(chosen: Callab
     assert (made["native"] != made["generic"]).any()
 
 
-def test_doctor_and_explain_show_it(chosen: Callable[[str], None]) -> None:
+def test_doctor_and_explain_show_it(chosen: Callable[[str], None], works: None) -> None:
     chosen("generic")
     line = f"code for    {supported_processors()[-1]}: STEPNET_CPU is generic"
     assert f"  {line}\n  llvm        chosen\n" in str(rnn_of("gru", 8, 33).explain())

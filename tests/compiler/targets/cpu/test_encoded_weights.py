@@ -29,14 +29,21 @@ DTYPES = pytest.mark.parametrize("dtype", ENCODINGS)
 SIZES = ((1, 1), (3, 17), (17, 3), (130, 65))
 
 
+PLAIN = {
+    "avx512": Processor("avx512", "skylake-avx512", "-prefer-256-bit", 64, 32),
+    "avx2": Processor("avx2", "haswell", "", 32, 16),
+}
+
+
 def other_processors() -> Iterator[Processor]:
-    """This processor, the narrower ones that it runs, one with AVX-512 and nothing for few bits, and one of
-    no family.
+    """This processor, the narrower ones that it runs, those with AVX-512 and AVX2 and nothing for few bits,
+    and one of no family.
     """
     for processor in available_processors():
         yield processor
-        if processor.name == "avx512":
-            yield Processor("avx512", "skylake-avx512", "-prefer-256-bit", 64, 32)
+        plain = PLAIN.get(processor.name)
+        if plain is not None and processor != plain:
+            yield plain
     yield Processor("generic", "", "", 16, 16)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stepnet.compiler.targets.cpu import Processor
-from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu import ELEMENTARY, Processor
 from tests.compiler.targets.cpu.every_float import PATTERNS, truth, worst_of
 from tests.compiler.targets.cpu.test_maths import BOUNDS, PROCESSORS, compiled, lanes_of, unfused
 

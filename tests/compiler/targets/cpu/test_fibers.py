@@ -15,11 +15,10 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.plan import Plan
-from stepnet.compiler.targets.cpu import Processor, engine, host_processor
+from stepnet.compiler.targets.cpu import NAMED, Processor, engine, host_processor
 from stepnet.compiler.targets.cpu.lower.fibers import FiberStorage, group_width
 from stepnet.compiler.targets.cpu.lower.loops import FiberLoop
 from stepnet.compiler.targets.cpu.lower.program import lowered
-from stepnet.compiler.targets.cpu.machine.processor import NAMED
 from stepnet.compiler.values import transform
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")

@@ -21,8 +21,13 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.net import widened
 from stepnet.compiler.targets import Call, Results
-from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors, host_processor
-from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
+from stepnet.compiler.targets.cpu import (
+    LARGE_BYTES,
+    LlvmEngine,
+    Processor,
+    available_processors,
+    host_processor,
+)
 from stepnet.compiler.targets.cpu.running import sequence_layout
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError

@@ -16,9 +16,15 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from stepnet.compiler.targets.cpu import Processor, available_processors, host_processor
-from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
-from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+from stepnet.compiler.targets.cpu import (
+    ELEMENTARY,
+    I64,
+    POINTER,
+    Code,
+    Processor,
+    available_processors,
+    host_processor,
+)
 from stepnet.compiler.targets.cpu.writing.powers import power
 
 Function = Callable[[NDArray], NDArray]

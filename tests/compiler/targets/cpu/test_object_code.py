@@ -14,11 +14,10 @@ from llvmlite import ir
 from llvmlite.binding import ffi
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu import host_processor
+from stepnet.compiler.targets.cpu import I32, I64, POINTER, Code, host_processor
 from stepnet.compiler.targets.cpu.machine import object_code, room
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.cpu.products.pack_code import write_pack
-from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code
 
 PROCESSOR = host_processor()
 

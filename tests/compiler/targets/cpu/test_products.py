@@ -10,8 +10,7 @@ from tolerance import assert_close
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Recur, Type, widened
 from stepnet.compiler.targets import Call
-from stepnet.compiler.targets.cpu import LlvmEngine, Processor, available_processors
-from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES
+from stepnet.compiler.targets.cpu import LARGE_BYTES, LlvmEngine, Processor, available_processors
 from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray

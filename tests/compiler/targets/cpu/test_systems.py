@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from stepnet.compiler.targets.cpu import available_processors
-from stepnet.compiler.targets.cpu.machine.processor import ARM, baseline
+from stepnet.compiler.targets.cpu import ARM, available_processors, baseline
 
 SCRIPT = Path(__file__).resolve().parents[3] / "processes" / "bits.py"
 ON_LINUX = sys.platform == "linux" and platform.machine() == "x86_64"

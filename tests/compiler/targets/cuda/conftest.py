@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stepnet.compiler.targets import engine_named
+from stepnet.compiler.targets.cuda import EmulatedDevice
 
 
 @pytest.fixture
@@ -13,3 +14,27 @@ def shuffle_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes the threads of the emulated device take turns in another order, which a seed gives."""
     engine: Any = engine_named("cuda-emulated")
     return lambda seed: monkeypatch.setattr(engine.device, "seed", seed)
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The work of emulated devices as it is done: "loop", "loop of groups", "stage 5" of 5 entries and other
+    launches by the first word of their names, and copies: "write", "read", "copy" and "clear".
+    """
+    made = list[str]()
+
+    def word(code: Any, blocks: int, words: Any) -> str:
+        """The word for a launch."""
+        name = code.name.split()[0].strip(",")
+        more = {"loop": " of groups" if code.group > 1 else "", "stage": f" {words[0]}"}
+        return name + more.get(name, "")
+
+    for name in ("launch", "write", "read", "copy", "clear"):
+        old: Any = getattr(EmulatedDevice, name)
+
+        def noted(device: EmulatedDevice, *arguments: Any, name: str = name, old: Any = old) -> None:
+            made.append(word(*arguments) if name == "launch" else name)
+            old(device, *arguments)
+
+        monkeypatch.setattr(EmulatedDevice, name, noted)
+    return made

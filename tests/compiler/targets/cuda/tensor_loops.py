@@ -15,6 +15,7 @@ from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan import Plan
 from stepnet.compiler.targets.cuda import (
     DeviceFacts,
+    DevicePositions,
     EmulatedDevice,
     TensorChoice,
     TensorSchedule,
@@ -24,10 +25,13 @@ from stepnet.compiler.targets.cuda import (
     empty,
     get,
     put,
+    refilled_lanes,
+    sorted_lanes,
 )
 from stepnet.compiler.targets.cuda.tensor.shape import Precision
 from stepnet.compiler.targets.cuda.tensor.writing import loop_code
 from stepnet.model.gradient_runs import Halved
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 DEVICE = DeviceFacts("NVIDIA H100 80GB HBM3", (9, 0), 132, 232448, 65536, 16)
@@ -167,35 +171,42 @@ class Case:
         return outputs, last
 
     def run(
-        self, schedule: TensorSchedule, seed: int = 0, groups: int | None = None, missing: int = 0
+        self,
+        schedule: TensorSchedule,
+        seed: int = 0,
+        groups: int | None = None,
+        missing: int = 0,
+        refilled: int = 0,
     ) -> tuple[list[Array], list[Array]]:
         """Outputs and last memories of the loop in emulation. groups: as many run at a time, by default all.
-        missing: the blocks that are not launched.
+        missing: the blocks that are not launched. refilled: if lanes are, the number to a multiple of which
+        the steps of sequences are rounded up.
         """
         step, device = self.step, EmulatedDevice(seed)
         code = loop_code(TensorShape(step, schedule))
-        rows = len(self.lengths)
         types = [step.body.type_of(n) for n in step.order.results_by_kind(step.body.results).outputs]
         total = len(self.sequences[0])
         outputs = [empty(device, (total, *type_.shape), type_.dtype) for type_ in types]
         last = [empty(device, each.shape, each.dtype.name) for each in self.memories]
-        groups = groups or -(-rows // code.group_rows)
+        lengths = np.array(self.lengths)
+        if refilled:
+            table = refilled_lanes(lengths, code.group_rows, groups or 1, refilled)
+        else:
+            table = sorted_lanes(lengths, code.group_rows, groups or 0)
+        groups = table.groups
         scratch = empty(device, (max(1, groups * code.scratch),), "uint8")
         for group in range(groups):
             device.clear(scratch.address + group * code.scratch, code.zeros)
-        lists = [
-            put(device, np.array(each, "i8"))
-            for each in (self.starts, self.lengths, np.argsort(np.negative(self.lengths), kind="stable"))
-        ]
-        steps = None if self.steps is None else put(device, self.steps.astype("i8"))
+        positions = Positions(np.array(self.starts), lengths, total, self.steps)
+        places = DevicePositions(positions, device)
+        lanes = places.lanes("tested", self.reverse, lambda: table)
         sequences = [put(device, each) for each in self.sequences]
         memories = [] if self.zeros else [put(device, each) for each in self.memories]
         others = [put(device, each) for each in self.others]
         first = [each.address for each in memories] if memories else [0] * len(self.memories)
-        starts, lengths, order = (each.address for each in lists)
         done = None if self.done is None else put(device, np.array(self.done, "i8"))
-        words = [rows, starts, lengths, steps.address if steps else 0, order, int(self.reverse)]
-        words.append(done.address if done else 0)
+        steps = places.steps.address if places.steps else 0
+        words = [*lanes.words, steps, int(self.reverse), done.address if done else 0]
         words += [scratch.address, 0, *(each.address for each in sequences), *first]
         words += [each.address for each in (*others, *outputs, *last)]
         device.launch(code.code, groups * schedule.blocks - missing, words)

@@ -216,3 +216,9 @@ def test_reading_weights_bounds_the_time_of_a_step():
     slow = replace(H100, shared=1e3 * H100.shared)
     assert step_time(shape, slow).products == pytest.approx(read_bytes(shape) * slow.shared)
     assert step_time(shape, H100).products > read_bytes(shape) * H100.shared
+
+
+def test_a_loop_beside_another_has_fewer_blocks_and_the_same_order_of_sums():
+    alone, beside = (loop_of(cell_plan("gru", 64), 256, DEVICE, share=share) for share in (1, 2))
+    assert alone.reason.startswith("tagged4-float32-p4-c3")
+    assert beside.reason.startswith("tagged2-float32-p4-c3")  # with p2 one block is faster

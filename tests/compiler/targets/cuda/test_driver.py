@@ -7,17 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_cuda import FakeCuda
+from fake_cuda import fake_device as device
 
-from stepnet.compiler.targets.cuda import CudaDevice, CudaLibrary, DeviceCode, KernelWriter, get, library, put
+from stepnet.compiler.targets.cuda import (
+    CudaDevice,
+    CudaLibrary,
+    DeviceCode,
+    KernelWriter,
+    get,
+    library,
+    put,
+    started,
+)
 from stepnet.compiler.targets.cuda.driver import renew_locks
-from stepnet.compiler.targets.cuda.library import cuda_library, loaded, started
 from stepnet.compiler.targets.cuda.staging import HALF
 from stepnet.errors import DeviceError
-
-
-def device(**changes: Any) -> tuple[CudaDevice, FakeCuda]:
-    fake = FakeCuda(**changes)
-    return CudaDevice(0, started(fake)), fake
 
 
 def kernel(name: str = "sums of 3 values", **options: Any) -> DeviceCode:
@@ -125,6 +129,7 @@ def test_streams_wait_for_each_other():
     made.clear(0, 1)
     fake.names()
     with made.on_stream(5):
+        assert fake.names() == ["cuStreamIsCapturing"]
         made.clear(0, 1)
         made.clear(0, 1)
         assert fake.calls[:3] == [
@@ -297,7 +302,7 @@ def test_a_driver_that_does_not_start(error: int, message: str):
 
 def test_no_driver():
     with pytest.raises(DeviceError, match=r"there is no CUDA driver here: libnowhere.*engine \"llvm\""):
-        loaded("libnowhere.so.1")
+        library.loaded("libnowhere.so.1")
 
 
 def test_a_forked_process(monkeypatch: pytest.MonkeyPatch):
@@ -314,7 +319,7 @@ def test_a_forked_process(monkeypatch: pytest.MonkeyPatch):
     assert fake.names() == []
     monkeypatch.setitem(library.LOADED, os.getppid(), made.library)
     with pytest.raises(DeviceError, match='start processes by "spawn"'):
-        cuda_library()
+        library.cuda_library()
 
 
 # ---- kernels that are not needed any more
@@ -344,7 +349,7 @@ def test_kernels_of_codes_that_are_gone_are_unloaded_ahead_of_the_next_one():
     assert unloaded(fake) == ["StreamSynchronize", "ModuleUnload", *LOADED]
     for code in (second, third):
         made.launch(code, 1, [0, 0])
-    assert len(made.kernels) == len(made.by_code) == 2
+    assert len(made.kernels.by_key) == len(made.kernels.by_code) == 2
     assert unloaded(fake) == []
 
 
@@ -353,7 +358,7 @@ def test_a_code_that_comes_back_has_the_kernel_of_the_one_that_is_gone():
     for _ in range(3):
         made.launch(kernel("again"), 1, [0, 0])
     assert unloaded(fake) == LOADED
-    assert len(made.kernels) == 1
+    assert len(made.kernels.by_key) == 1
 
 
 def test_nothing_is_unloaded_in_a_lost_context():

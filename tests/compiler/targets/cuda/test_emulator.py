@@ -125,7 +125,7 @@ def test_writes_outside_are_found_when_the_array_is_freed():
 
 def test_arrays_that_were_freed_are_found():
     device = EmulatedDevice()
-    address = empty(device, (10,), "int32").address
+    address = int(empty(device, (10,), "int32").address)
     with pytest.raises(DeviceError, match=r"^careless: the array of argument 0 has been freed$"):
         device.launch(writing_at("int32", 0), 1, [address])
 

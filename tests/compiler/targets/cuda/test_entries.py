@@ -15,16 +15,19 @@ from stepnet.compiler.plan import plan as planned
 from stepnet.compiler.plan.plan import Planning
 from stepnet.compiler.targets.cuda import (
     COSTS,
+    DevicePositions,
     EmulatedDevice,
     LoopCode,
     empty,
     get,
     loop_code,
     put,
+    sorted_lanes,
     units_code,
 )
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import IndexOutsideError
+from stepnet.ragged import Positions
 
 Array = np.ndarray
 LENGTHS = 3, 0, 5, 1, 2
@@ -180,16 +183,17 @@ def test_units_that_are_alone_have_a_thread_each_and_the_same_bits() -> None:
 def run_loop(loop: LoopCode, plan: Plan, x: Array) -> list[Array]:
     """The outputs and final memories of two sequences, of 6 and of 3 steps, on a loop of one memory."""
     device, size = EmulatedDevice(3), 70
-    arrays = [np.array([3, 0]), np.array([6, 3]), np.arange(2), np.zeros(4, "i8"), *sources_of(plan, x)]
-    starts, lengths, order, errors, *sources = [put(device, array) for array in arrays]
+    errors, *sources = [put(device, array) for array in (np.zeros(4, "i8"), *sources_of(plan, x))]
     made = [empty(device, (9, size), "float32"), empty(device, (2, size), "float32")]
     scratch = empty(device, (max(loop.scratch, 1),), "int8")
-    words = [2, starts.address, lengths.address, 0, order.address, 0, 0, scratch.address, errors.address]
+    positions = Positions(np.array([3, 0]), np.array([6, 3]), 9)
+    table = sorted_lanes(positions.lengths, loop.group_rows)
+    lanes = DevicePositions(positions, device).lanes("tested", False, lambda: table)
+    words = [*lanes.words, 0, 0, 0, scratch.address, errors.address]
     inputs = iter(sources)
     for number in plan.body.inputs:
         words.append(0 if number in plan.recurrence.recur.memories else next(inputs).address)
-    groups = -(-2 // loop.group_rows)
-    device.launch(loop.code, groups * loop.code.group, [*words, *(array.address for array in made)])
+    device.launch(loop.code, lanes.groups * loop.code.group, [*words, *(array.address for array in made)])
     return [get(array) for array in made]
 
 

@@ -119,7 +119,7 @@ def shared_by(monkeypatch: pytest.MonkeyPatch, own: int, rows: int = 2, shared: 
 
 def by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the emulation run loops by single blocks."""
-    loops_by(monkeypatch, lambda plan, rows, facts, options: ChosenLoop(loop_code(plan, 4, 64), 0, "forced"))
+    loops_by(monkeypatch, lambda plan, *_: ChosenLoop(loop_code(plan, 4, 64), 0, "forced"))
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -1,15 +1,16 @@
 """Options of the target `cuda`: names of engines, checks of arguments, and precision."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import stepnet as sn
 import stepnet.cuda
+from bench.gpu.cells import recurrence
 from stepnet.compiler.targets import checked_engine, engine_named
 from stepnet.compiler.targets.cuda.options import CudaOptions
-from stepnet.errors import InputError
+from stepnet.errors import ArgumentError, InputError
 from tests.support.tolerance import assert_close
 
 UNITS = 64
@@ -125,3 +126,30 @@ def test_loops_are_few_whatever_batches_come() -> None:
     loops = [kernel.loop(rows) for rows in range(64, 129)]
     assert len(kernel.loops) == 9
     assert len({id(each.loop) for each in loops}) == len({each.loop.code.key for each in loops})
+
+
+def test_ptx_has_the_kernels_of_a_capability_and_of_options() -> None:
+    rnn, found = recurrence("simple_rnn", 32), list[str]()
+    for capability, precision in (("9.0", "float32"), ("9.0", "tf32"), ("8.0", "float32")):
+        texts = stepnet.cuda.ptx(rnn, rows=1, capability=capability, precision=cast("Any", precision))
+        found.append(texts["part 0: loop"])
+    whole, rounded, ampere = found
+    assert whole.count("mma.sync") > 2 * rounded.count("mma.sync") > 0
+    assert ".target sm_90a" in whole
+    assert ".target sm_80" in ampere
+
+
+def test_ptx_of_a_loop_whose_bits_do_not_depend_on_the_batch() -> None:
+    """For many sequences another order of sums is faster, and not taken where bits must be the same."""
+    rnn = recurrence("simple_rnn", 32)
+    many, same = (
+        stepnet.cuda.ptx(rnn, rows=20_000, batch_invariant=is_asked)["part 0: loop"]
+        for is_asked in (False, True)
+    )
+    assert many != same
+    with pytest.raises(InputError, match="precision is 'float32', 'tf32' or 'bfloat16', not 'fp8'"):
+        stepnet.cuda.ptx(rnn, precision=cast("Any", "fp8"))
+    with pytest.raises(
+        ArgumentError, match=r"capability is the compute capability of a GPU, \"8.0\" or higher"
+    ):
+        stepnet.cuda.ptx(rnn, capability="7.5")

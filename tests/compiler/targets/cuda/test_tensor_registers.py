@@ -86,7 +86,7 @@ def rows(name: str, width: int) -> dict[str, dict[str, int]]:
 
 
 @with_ptxas
-@pytest.mark.long(every=7)
+@pytest.mark.long(every=12)
 @pytest.mark.parametrize(("name", "width"), CASES)
 def test_operands_in_registers_leave_room_for_the_others(name: str, width: int):
     table, found = json.loads(TABLE.read_text()), rows(name, width)

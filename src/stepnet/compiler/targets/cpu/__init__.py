@@ -1,6 +1,107 @@
-"""Machine code for the CPU, by LLVM."""
+"""Machine code for the CPU, by LLVM.
+
+The names of `HOMES` are imported when they are first used: code that is on disk is loaded without LLVM.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.processor import Processor, available_processors, host_processor
+from stepnet.compiler.targets.cpu.machine.processor import (
+    ARM,
+    NAMED,
+    VARIABLE,
+    Processor,
+    available_processors,
+    baseline,
+    beyond_neon,
+    host_processor,
+    permitted,
+    supported_processors,
+    up_to,
+    without_amx,
+)
+from stepnet.compiler.values.fork_guard import imported_late
 
-__all__ = ["LlvmEngine", "Processor", "available_processors", "host_processor"]
+if TYPE_CHECKING:
+    from stepnet.compiler.targets.cpu.costs import machine_for, table_machine
+    from stepnet.compiler.targets.cpu.products.arithmetic import PAIRS, arithmetic
+    from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS, MatrixTiles
+    from stepnet.compiler.targets.cpu.products.tile import LeftOperand, accumulate
+    from stepnet.compiler.targets.cpu.products.tiles import (
+        LARGE_BYTES,
+        Tile,
+        cheapest,
+        cover,
+        cycles,
+        tiles,
+    )
+    from stepnet.compiler.targets.cpu.writing.code import I8, I16, I32, I64, POINTER, Code
+    from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+
+__all__ = [
+    "ARM",
+    "ELEMENTARY",
+    "I8",
+    "I16",
+    "I32",
+    "I64",
+    "LARGE_BYTES",
+    "NAMED",
+    "PAIRS",
+    "POINTER",
+    "TILE_WRITERS",
+    "VARIABLE",
+    "Code",
+    "LeftOperand",
+    "LlvmEngine",
+    "MatrixTiles",
+    "Processor",
+    "Tile",
+    "accumulate",
+    "arithmetic",
+    "available_processors",
+    "baseline",
+    "beyond_neon",
+    "cheapest",
+    "cover",
+    "cycles",
+    "host_processor",
+    "machine_for",
+    "permitted",
+    "supported_processors",
+    "table_machine",
+    "tiles",
+    "up_to",
+    "without_amx",
+]
+
+HOMES = {
+    "machine_for": "costs",
+    "table_machine": "costs",
+    "PAIRS": "products.arithmetic",
+    "arithmetic": "products.arithmetic",
+    "TILE_WRITERS": "products.matrix",
+    "MatrixTiles": "products.matrix",
+    "LeftOperand": "products.tile",
+    "accumulate": "products.tile",
+    "LARGE_BYTES": "products.tiles",
+    "Tile": "products.tiles",
+    "cheapest": "products.tiles",
+    "cover": "products.tiles",
+    "cycles": "products.tiles",
+    "tiles": "products.tiles",
+    "I8": "writing.code",
+    "I16": "writing.code",
+    "I32": "writing.code",
+    "I64": "writing.code",
+    "POINTER": "writing.code",
+    "Code": "writing.code",
+    "ELEMENTARY": "writing.elementary",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used; raises
+    `AttributeError` for other names.
+    """
+    return imported_late(__name__, name, HOMES.get(name))

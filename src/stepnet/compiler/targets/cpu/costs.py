@@ -13,6 +13,8 @@ from pathlib import Path
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.plan.groups import PairsGroup
 from stepnet.compiler.plan.load import BlockCosts, CostModel, FiberCosts, Machine
+from stepnet.compiler.targets.cpu.machine.processor import Processor
+from stepnet.compiler.targets.cpu.rates import stored_rates
 from stepnet.compiler.values.fork_guard import run_without_fork
 
 CACHES = "sys/devices/system/cpu/cpu0/cache"
@@ -66,9 +68,16 @@ LLVM_COSTS = replace(COSTS, find_pairs=find_pairs)
 
 
 @cache
-def machine_for(vector_bytes: int) -> Machine:
-    """Returns this machine's rates and caches, which estimate the time of code with vectors of this size."""
-    return adapt_machine(COSTS.machine, caches(Path("/")), vector_bytes)
+def machine_for(processor: Processor) -> Machine:
+    """Returns this machine's rates and caches, which estimate the time of code for an instruction set: those
+    that were measured on it (`stepnet tune`), or else those of the table.
+    """
+    return stored_rates(processor) or table_machine(processor)
+
+
+def table_machine(processor: Processor) -> Machine:
+    """Returns the rates of the table and the caches of this machine, for an instruction set."""
+    return adapt_machine(COSTS.machine, caches(Path("/")), processor.vector_bytes)
 
 
 def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:

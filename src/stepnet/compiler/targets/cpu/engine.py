@@ -107,7 +107,7 @@ class LlvmEngine:
 
     def machine(self) -> Machine:
         """Returns this machine's rates and caches, to estimate the time of code with such vectors."""
-        return machine_for((self.processor or host_processor()).vector_bytes)
+        return machine_for(self.processor or host_processor())
 
     def threads(self) -> int:
         """Returns the number of threads that a call may use: the user's setting, or the system's limit."""

@@ -10,13 +10,22 @@ from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
+    from stepnet.compiler.targets.cuda.beside import (
+        LoopLoad,
+        PartPlace,
+        StreamCosts,
+        as_wavefronts,
+        at_once,
+        weighed_by,
+    )
     from stepnet.compiler.targets.cuda.choice import ChosenLoop, code_of
-    from stepnet.compiler.targets.cuda.codes import LoopCode
+    from stepnet.compiler.targets.cuda.codes import LANE_WORDS, LoopCode
     from stepnet.compiler.targets.cuda.device import (
         Device,
         DeviceArray,
         DeviceCode,
         DeviceFacts,
+        DeviceWork,
         empty,
         get,
         put,
@@ -26,10 +35,16 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.engine import COSTS, CudaEngine
     from stepnet.compiler.targets.cuda.grid import grid_code, grid_form
     from stepnet.compiler.targets.cuda.kernel import BoundPlan, CudaKernel, PlanRun
-    from stepnet.compiler.targets.cuda.library import CudaLibrary
+    from stepnet.compiler.targets.cuda.lanes import LanePace, LaneTable, refilled_lanes, sorted_lanes
+    from stepnet.compiler.targets.cuda.library import CudaLibrary, started
     from stepnet.compiler.targets.cuda.loop import loop_code
     from stepnet.compiler.targets.cuda.memory import CudaMemory
+    from stepnet.compiler.targets.cuda.positions import DevicePositions
     from stepnet.compiler.targets.cuda.products import WAYS, contracted, multiply
+    from stepnet.compiler.targets.cuda.recorded import RECORDED
+    from stepnet.compiler.targets.cuda.recording import arranged
+    from stepnet.compiler.targets.cuda.refill import LaidLoop, laid
+    from stepnet.compiler.targets.cuda.streams import Fork
     from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen, refuse
     from stepnet.compiler.targets.cuda.tensor.costs import (
         H100,
@@ -49,6 +64,8 @@ if TYPE_CHECKING:
 __all__ = [
     "COSTS",
     "H100",
+    "LANE_WORDS",
+    "RECORDED",
     "WAYS",
     "BoundPlan",
     "ChosenLoop",
@@ -61,17 +78,29 @@ __all__ = [
     "DeviceArray",
     "DeviceCode",
     "DeviceFacts",
+    "DevicePositions",
+    "DeviceWork",
     "EmulatedDevice",
     "ExchangeCost",
+    "Fork",
     "KernelWriter",
+    "LaidLoop",
+    "LanePace",
+    "LaneTable",
     "LoopCode",
+    "LoopLoad",
+    "PartPlace",
     "PlanRun",
+    "StreamCosts",
     "TensorChoice",
     "TensorFacts",
     "TensorSchedule",
     "TensorShape",
     "TensorStep",
+    "arranged",
+    "as_wavefronts",
     "assembled",
+    "at_once",
     "batch_time",
     "chosen",
     "code_of",
@@ -84,26 +113,39 @@ __all__ = [
     "grid_code",
     "grid_form",
     "groups_at_once",
+    "laid",
     "loop_code",
     "multiply",
     "ptxas",
     "put",
+    "refilled_lanes",
     "refuse",
     "registers",
+    "sorted_lanes",
+    "started",
     "step_time",
     "units_code",
+    "weighed_by",
 ]
 
 HOMES = {
     "assembled": "assembler",
     "ptxas": "assembler",
+    "LoopLoad": "beside",
+    "PartPlace": "beside",
+    "StreamCosts": "beside",
+    "as_wavefronts": "beside",
+    "at_once": "beside",
+    "weighed_by": "beside",
     "ChosenLoop": "choice",
     "code_of": "choice",
+    "LANE_WORDS": "codes",
     "LoopCode": "codes",
     "Device": "device",
     "DeviceArray": "device",
     "DeviceCode": "device",
     "DeviceFacts": "device",
+    "DeviceWork": "device",
     "empty": "device",
     "get": "device",
     "put": "device",
@@ -117,17 +159,28 @@ HOMES = {
     "BoundPlan": "kernel",
     "CudaKernel": "kernel",
     "PlanRun": "kernel",
+    "LanePace": "lanes",
+    "LaneTable": "lanes",
+    "refilled_lanes": "lanes",
+    "sorted_lanes": "lanes",
     "CudaLibrary": "library",
+    "started": "library",
     "loop_code": "loop",
     "CudaMemory": "memory",
+    "DevicePositions": "positions",
     "WAYS": "products",
     "contracted": "products",
     "multiply": "products",
+    "RECORDED": "recorded",
+    "arranged": "recording",
+    "LaidLoop": "refill",
+    "laid": "refill",
+    "Fork": "streams",
     "TensorChoice": "tensor.choice",
     "chosen": "tensor.choice",
     "refuse": "tensor.choice",
-    "ExchangeCost": "tensor.costs",
     "H100": "tensor.costs",
+    "ExchangeCost": "tensor.costs",
     "TensorFacts": "tensor.costs",
     "batch_time": "tensor.costs",
     "facts_of": "tensor.costs",

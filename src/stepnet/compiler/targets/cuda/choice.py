@@ -7,15 +7,18 @@ From some hundreds of sequences on, another order of sums may be faster, and is 
 depend on the batch.
 """
 
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
-from stepnet.compiler.targets.cuda.grid import grid_code, grid_form
+from stepnet.compiler.targets.cuda.grid import MEETING, STEP, grid_code, grid_form
 from stepnet.compiler.targets.cuda.grid_share import products_of
+from stepnet.compiler.targets.cuda.lanes import LanePace
 from stepnet.compiler.targets.cuda.loop import LoopForm, loop_code
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen, refuse
@@ -24,6 +27,7 @@ from stepnet.compiler.targets.cuda.tensor.registers import registers
 from stepnet.compiler.targets.cuda.tensor.shape import TensorShape
 from stepnet.compiler.targets.cuda.tensor.writing import loop_code as tensor_code
 from stepnet.compiler.targets.cuda.units import units_code
+from stepnet.compiler.values.once import entry_of
 
 FEW_WEIGHTS = 64 * 1024
 """The bytes of weights from which groups of blocks may share a step."""
@@ -46,6 +50,7 @@ class ChosenLoop:
     reason: why this kernel was chosen, with an estimate of its time, for people.
     microseconds: the estimate of a step's time; 0.0 if there is none.
     registers: the estimate of the registers of a thread; 0 if there is none.
+    pace: how many groups of blocks run at once, and how fast; None if there is no estimate.
     """
 
     loop: LoopCode
@@ -53,38 +58,86 @@ class ChosenLoop:
     reason: str
     microseconds: float = 0.0
     registers: int = 0
+    pace: LanePace | None = None
 
 
-def loop_of(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions = DEFAULT) -> ChosenLoop:
+def loop_of(
+    plan: Plan,
+    rows: int,
+    facts: DeviceFacts,
+    options: CudaOptions = DEFAULT,
+    share: int = 1,
+    flag: int | None = None,
+) -> ChosenLoop:
     """Returns the kernel for the loop of a plan, for some sequences on a device.
 
     options: the precision of products, and whether sums over units have one order for all numbers of
     sequences, so that a sequence has the same bits in every batch. Without that they have another order where
     it is faster by a factor of `FASTER`.
+    share: how many loops run on the device at the same time; with any number a loop has the same bits.
+    flag: the position of the bool memory that ends a sequence early; None if sequences run all their steps.
+        All blocks of a group of sequences leave the loop when these have ended.
     """
-    choices = chosen(plan, ROWS, facts, options.precision)
+    chosen_by = plan, rows, facts, options, share, flag
+    key = plan.key, *chosen_by[1:]
+    found: ChosenLoop = entry_of(LOOPS, key, lambda: new_loop(*chosen_by), MOST_LOOPS)
+    return found
+
+
+LOOPS = OrderedDict[Hashable, ChosenLoop]()
+"""The loops that were chosen last, by what they were chosen for; both directions have the same ones."""
+CHOICES = OrderedDict[Hashable, TensorChoice | str]()
+"""The choices on tensor cores that were made last, for plans and numbers of sequences."""
+MOST_LOOPS = 256
+"""The largest number of choices that are kept."""
+
+
+def new_loop(
+    plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions, share: int, flag: int | None
+) -> ChosenLoop:
+    """Chooses a loop; see `loop_of`, which keeps it."""
+    part, key = (
+        replace(facts, multiprocessors=facts.multiprocessors // share),
+        (plan.key, rows, facts, options, flag),
+    )
+    best: TensorChoice | str = entry_of(
+        CHOICES, key, lambda: tensor_loop(plan, rows, facts, options, flag), MOST_LOOPS
+    )
+    if isinstance(best, str):
+        return other_loop(plan, rows, part, best, flag)
+    if share > 1:
+        order, fitting = order_of_sums(best), chosen(plan, rows, part, options.precision, flag)
+        best = next((choice for choice in fitting if order_of_sums(choice) == order), best)
+    needed = registers(best.shape, facts)
+    return ChosenLoop(code_of(best.shape), best.groups, best.reason, best.microseconds, needed, best.pace)
+
+
+def tensor_loop(
+    plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions, flag: int | None
+) -> TensorChoice | str:
+    """Returns the loop on tensor cores for a plan that runs alone; if others are better, why, as text."""
+    choices = chosen(plan, ROWS, facts, options.precision, flag)
     if not choices:
-        return other_loop(plan, rows, facts, refuse(plan) or "it does not fit")
+        return refuse(plan) or "it does not fit"
     without = block_time(choices[0].shape.step, ROWS, facts)
     if without < choices[0].microseconds:
-        return other_loop(plan, rows, facts, f"{without:.2f} us for a step")
+        return f"{without:.2f} us for a step"
     order = order_of_sums(choices[0])
-    found = chosen(plan, rows, facts, options.precision)
+    found = chosen(plan, rows, facts, options.precision, flag)
     best = next(choice for choice in found if order_of_sums(choice) == order)
     if not options.batch_invariant and best.microseconds > FASTER * found[0].microseconds:
-        best = found[0]
-    needed = registers(best.shape, facts)
-    return ChosenLoop(code_of(best.shape), best.groups, best.reason, best.microseconds, needed)
+        return found[0]
+    return best
 
 
-def other_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> ChosenLoop:
+def other_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str, flag: int | None = None) -> ChosenLoop:
     """Returns the kernel of a loop without tensor cores: with a thread for each unit if units are alone, of
     groups of blocks, which keep the weights, or of single blocks, which read them at each step. All give the
     same bits.
 
-    reason: why it is not on tensor cores.
+    reason: why it is not on tensor cores. flag: as for `loop_of`; then threads are not alone.
     """
-    if (units := units_code(plan)) is not None:
+    if flag is None and (units := units_code(plan)) is not None:
         return ChosenLoop(units, 0, f"not on tensor cores: {reason}; units are alone")
     weights = 4 * sum(
         prod(plan.body.type_of(right).shape)
@@ -95,7 +148,7 @@ def other_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> Chosen
         turns = ceil(ceil(rows / BLOCK_ROWS) / facts.multiprocessors)
         alone = turns * (1.0 + weights / BLOCK_BYTES)
         for group_rows in GROUP_ROWS:
-            form = grid_form(plan, group_rows, facts) if group_rows < 2 * rows else None
+            form = grid_form(plan, group_rows, facts, flag=flag) if group_rows < 2 * rows else None
             if form is None:
                 continue
             groups = max(1, facts.multiprocessors // form.share.blocks)
@@ -104,21 +157,10 @@ def other_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> Chosen
                 said = (
                     f"not on tensor cores: {reason}; {together:.2f} us for a step, one block {alone:.2f} us"
                 )
-                return ChosenLoop(grid_code(form), groups, said, together)
+                pace = LanePace(groups, form.microseconds, STEP + 2 * MEETING)
+                return ChosenLoop(grid_code(form), groups, said, together, pace=pace)
             break
-    return ChosenLoop(loop_code(plan), 0, f"not on tensor cores: {reason}")
-
-
-def is_one_block(plan: Plan, facts: DeviceFacts) -> bool:
-    """Tells whether single blocks run the loop of a plan, not groups of blocks that share a step."""
-    return loop_of(plan, ROWS, facts).loop.code.group == 1
-
-
-def ending_loop(plan: Plan, flag: int) -> ChosenLoop:
-    """Returns the kernel of a loop whose sequences a flag ends, a bool memory at the position `flag`: any
-    step on single blocks, which leave the loop when all their sequences have ended.
-    """
-    return ChosenLoop(loop_code(plan, flag=flag), 0, "a flag ends sequences: single blocks")
+    return ChosenLoop(loop_code(plan, flag=flag), 0, f"not on tensor cores: {reason}")
 
 
 @lru_cache(maxsize=256)

@@ -22,16 +22,36 @@ scratch: `DeviceStage.scratch` bytes for each block that is launched.
 errors: see LOOP_WORDS.
 """
 
-LOOP_WORDS = "rows", "starts", "lengths", "steps", "order", "reverse", "first_steps", "scratch", "errors"
+LOOP_WORDS = "turns", "lanes", "steps", "reverse", "first_steps", "scratch", "errors"
 """The first arguments of a loop's kernel.
 
-rows: the number of sequences. starts, lengths: int64 [rows].
-steps: int64, step t of sequence i is entry starts[i] + steps[t]; 0 (no array) for starts[i] + t.
-order: int64 [rows], the sequences in the order in which groups take them: longest first.
+turns: int64 [groups + 1], the first turn of each group of blocks, and the number of all turns.
+lanes: int64 [turns, group_rows, LANE_WORDS], what each lane of a group does in each turn.
+steps: int64, step t of a sequence lies `steps[t]` entries after its start; 0 (no array) for t entries.
 reverse: 1 if each sequence runs from its last step to its first, else 0.
 first_steps: int64 [rows], the steps that each sequence did in earlier calls; 0 (no array) for zeros.
 scratch: `LoopCode.scratch` bytes for each group of sequences; the first `LoopCode.zeros` of each are zero.
 errors: int64 [4], zeros at first: [1, node, value, row] of an index outside its table, of any one that is.
+"""
+
+LANE_WORDS = "row", "start", "time", "before", "count", "ends", "steps"
+"""The words on a lane in a turn of its group, in which it runs some steps of one sequence.
+
+row: the sequence, 0 in a lane that is idle.
+start: the entry from which its steps are found, 0 if it runs none.
+time: the first step that it runs, as `steps` counts them, from which it goes back if `reverse`; 0 if none.
+before: the steps of the sequence in earlier turns; 0 where it begins, with its initial memories. 1 if idle.
+count: its steps in this turn. steps: the most steps of a lane in this turn.
+ends: 1 if the sequence ends in this turn, so that its memories are final, else 0.
+"""
+
+
+ENDING_WORDS = "taken", "places"
+"""The last arguments of the kernel of a loop whose sequences a flag ends.
+
+taken: int64 [rows], the steps of each sequence, which the kernel fills; zeros at first.
+places: int64 [rows], the entry of the first step of each in the outputs, where its steps lie one after
+    the other.
 """
 
 
@@ -81,8 +101,9 @@ class LoopCode:
     memories [rows, features...] (0 for a result that nothing reads).
 
     schedule: a description for people, such as "2 blocks of 128 threads for 8 sequences".
-    group_rows: the sequences that a group of blocks takes at a time.
+    group_rows: the lanes of a group of blocks, each of which runs a sequence at a time.
     scratch: the bytes of main memory for each group. zeros: how many of them are zero at first.
+    whole: the number that the steps of a turn are rounded up to a multiple of.
     """
 
     code: DeviceCode
@@ -90,3 +111,4 @@ class LoopCode:
     group_rows: int
     scratch: int = 0
     zeros: int = 0
+    whole: int = 1

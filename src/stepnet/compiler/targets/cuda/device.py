@@ -8,10 +8,12 @@ All else in this folder is written against these interfaces, so that all of it r
 
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
+from itertools import accumulate
 from math import prod
 from typing import Any, Literal, Protocol
 
@@ -19,6 +21,7 @@ import numpy as np
 
 from stepnet.compiler.targets.base import OwnedMemory
 from stepnet.compiler.targets.cuda.dlpack import capsule_of
+from stepnet.compiler.targets.cuda.streams import Fork
 from stepnet.compiler.values.once import computed_once
 
 Array = np.ndarray
@@ -29,6 +32,8 @@ LEGACY_STREAM = 1
 """The stream on which arrays are ready for other libraries, by the CUDA array interface."""
 LANES = 32
 """The threads of a warp."""
+ALIGNMENT = 256
+"""The bytes to which all memory of a device is aligned."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,32 @@ class DeviceFacts:
     cluster: int = 1
 
 
+@dataclass(frozen=True)
+class DeviceWork:
+    """Work of a device whose addresses are those of the memory of each run.
+
+    kind: "launch" for a kernel on some blocks, whose arguments are the words; "clear" and "copy" for `count`
+        bytes at the address, or to the first address from the second.
+    bases, offsets: for each word the number of the memory that its address lies in, and how many bytes behind
+        its beginning; -1 for a word that is the same in each run, and the word.
+    """
+
+    kind: Literal["launch", "clear", "copy"]
+    bases: tuple[int, ...]
+    offsets: tuple[int, ...]
+    count: int
+    code: DeviceCode | None = None
+
+    def words(self, memory: Sequence[int]) -> list[int]:
+        """Returns the words of a run. memory: the address of each memory."""
+        pairs = zip(self.bases, self.offsets, strict=True)
+        return [offset if base < 0 else memory[base] + offset for base, offset in pairs]
+
+
+RepeatedWork = Callable[[Sequence[int]], None]
+"""Gives prepared work to a device. Its argument are the addresses of the memory of this run."""
+
+
 class Device(Protocol):
     """A device with memory of its own. Work is done in the order in which it is given; `read` and `wait` wait
     for it.
@@ -95,6 +126,13 @@ class Device(Protocol):
     @property
     def place(self) -> tuple[int, int]:
         """The type of its memory and its number, as DLPack has them."""
+        ...
+
+    @property
+    def is_capturing(self) -> bool:
+        """Tells whether another library captures the work of this thread in a graph, so that nothing may be
+        allocated, waited for, or copied from the host.
+        """
         ...
 
     def allocate(self, count: int) -> int:
@@ -127,6 +165,12 @@ class Device(Protocol):
         """Runs a kernel on some blocks. words: its arguments. No block: nothing is done."""
         ...
 
+    def repeated(self, calls: "Sequence[DeviceWork]", kept: object) -> "RepeatedWork":
+        """Prepares work that is given again and again, on other memory each time. kept: what must exist as
+        long as the work may run.
+        """
+        ...
+
     def wait(self) -> None:
         """Waits until all work given so far is done. Raises `DeviceError` if a kernel failed."""
         ...
@@ -135,12 +179,42 @@ class Device(Protocol):
         """Context in which this thread gives work to a stream, by the driver's handle."""
         ...
 
+    @property
+    def fork(self) -> Fork | None:
+        """The fork that this thread is in; None if all its work goes to one stream."""
+        ...
+
+    def forked(self) -> AbstractContextManager[Fork]:
+        """Context in which this thread may give work to side streams; at its end they are joined."""
+        ...
+
+
+class Address(int):
+    """An address in the memory of a device. It is an integer that knows the object that keeps the memory
+    allocated, so that whoever notes the work of a call can tell addresses from numbers.
+    """
+
+    owner: object
+
+    @classmethod
+    def of(cls, address: int, owner: object) -> "Address":
+        """Makes an address in the memory of an owner."""
+        made = cls(address)
+        made.owner = owner
+        return made
+
+    def __add__(self, count: int) -> "Address":
+        """Returns the address `count` bytes behind this one."""
+        return Address.of(int.__add__(self, count), self.owner)
+
+    __radd__ = __add__
+
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
     """A C-contiguous array in the memory of a device.
 
-    address: of its first byte. owner: the object that keeps the memory allocated.
+    address: of its first byte, an `Address`. owner: the object that keeps the memory allocated.
     """
 
     device: Device
@@ -148,6 +222,10 @@ class DeviceArray:
     shape: tuple[int, ...]
     dtype: str
     owner: object
+
+    def __post_init__(self) -> None:
+        """Makes the address one that knows the owner."""
+        object.__setattr__(self, "address", Address.of(self.address, self.owner))
 
     @property
     def size(self) -> int:
@@ -178,7 +256,7 @@ class DeviceArray:
         return {
             "shape": self.shape,
             "typestr": typestr,
-            "data": (self.address, False),
+            "data": (int(self.address), False),
             "version": 3,
             "strides": None,
             "stream": LEGACY_STREAM,
@@ -198,11 +276,16 @@ class DeviceArray:
 
 
 class Allocation:
-    """Memory of a device, which is freed when nothing refers to this object any more."""
+    """Memory of a device, which is freed when nothing refers to this object any more.
+
+    count: the bytes. is_of_model: whether it holds parameters of a model, or what follows from them.
+    """
+
+    is_of_model = False
 
     def __init__(self, device: Device, count: int) -> None:
         """Allocates `count` bytes of a device."""
-        self.address = device.allocate(max(count, 1))
+        self.count, self.address = count, device.allocate(max(count, 1))
         weakref.finalize(self, device.free, self.address)
 
 
@@ -210,14 +293,41 @@ ALLOCATE = ContextVar[Callable[[Device, int], OwnedMemory]]("ALLOCATE", default=
 """Allocates the memory of values that are computed: of the device, or of the library that calls."""
 
 
+AllocateMemory = Callable[[Device, int], OwnedMemory]
+"""Allocates some bytes for a device."""
+
+
 @contextmanager
-def allocated_by(allocate: Callable[[int], OwnedMemory]) -> Generator[None]:
-    """Context in which the values that kernels compute lie in memory that a function allocates."""
-    token = ALLOCATE.set(lambda device, count: allocate(max(count, 1)))
+def allocating(allocate: AllocateMemory) -> Generator[None]:
+    """Context in which the values that kernels compute lie in memory that a function allocates: for example
+    `Allocation`, so that it is the device's own.
+    """
+    token = ALLOCATE.set(allocate)
     try:
         yield
     finally:
         ALLOCATE.reset(token)
+
+
+def allocated_by(allocate: Callable[[int], OwnedMemory]) -> AbstractContextManager[None]:
+    """Context in which the values that kernels compute lie in memory that a function allocates."""
+    return allocating(lambda device, count: allocate(max(count, 1)))
+
+
+def keeping(owners: list[OwnedMemory]) -> AbstractContextManager[None]:
+    """Context in which the memory that another library allocates stays allocated, in a list: the library
+    knows nothing of side streams.
+    """
+    allocate = ALLOCATE.get()
+
+    def allocated(device: Device, count: int) -> OwnedMemory:
+        """Allocates memory, and keeps it if it is not the device's own."""
+        owner = allocate(device, count)
+        if not isinstance(owner, Allocation):
+            owners.append(owner)
+        return owner
+
+    return allocating(allocated)
 
 
 def empty(device: Device, shape: tuple[int, ...], dtype: str) -> DeviceArray:
@@ -227,13 +337,46 @@ def empty(device: Device, shape: tuple[int, ...], dtype: str) -> DeviceArray:
 
 
 def put(device: Device, array: Array) -> DeviceArray:
-    """Copies an array of the host to a device, into memory of its own: it may be kept for later calls."""
+    """Copies an array of the host to a device, into memory of its own: it may be kept for later calls, and
+    read by all streams.
+    """
     source = np.ascontiguousarray(array)
-    owner = Allocation(device, source.nbytes)
-    made = DeviceArray(device, owner.address, array.shape, array.dtype.name, owner)
-    if source.nbytes:
-        device.write(made.address, source)
+    with for_all_streams(device):
+        owner = Allocation(device, source.nbytes)
+        if source.nbytes:
+            device.write(owner.address, source)
+    return DeviceArray(device, owner.address, array.shape, name_of(array.dtype), owner)
+
+
+def for_all_streams(device: Device) -> AbstractContextManager[None]:
+    """Context in which a thread computes what it keeps for later: all side streams are behind it."""
+    return nullcontext() if device.fork is None else device.fork.on_main()
+
+
+def put_together(device: Device, arrays: Sequence[Array]) -> list[DeviceArray]:
+    """Copies arrays of the host to a device, one behind the other into one memory."""
+    sources = [np.ascontiguousarray(array) for array in arrays]
+    ends = list(accumulate((aligned(source.nbytes) for source in sources), initial=0))
+    owner = Allocation(device, ends[-1])
+    made = [
+        DeviceArray(device, owner.address + begin, source.shape, name_of(source.dtype), owner)
+        for source, begin in zip(sources, ends, strict=False)
+    ]
+    for target, source in zip(made, sources, strict=True):
+        if source.nbytes:
+            device.write(target.address, source)
     return made
+
+
+@cache
+def name_of(dtype: "np.dtype[Any]") -> str:
+    """Returns the name of a dtype, which takes NumPy some microseconds."""
+    return dtype.name
+
+
+def aligned(count: int) -> int:
+    """Returns a number of bytes rounded up, so that what lies behind them is aligned."""
+    return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 def get(array: DeviceArray) -> Array:

@@ -2,7 +2,8 @@
 
 Work is given to the current stream of a thread, by default the one that is called the legacy default stream.
 Work of one device is done in the order in which it is given, also on several streams: a stream waits for the
-one that was given work before it. Only `read` and `wait` wait for the GPU, and `write` if it is far behind.
+one that was given work before it; only side streams (`streams.py`) do not. Only `read` and `wait` wait for
+the GPU, and `write` if it is far behind.
 """
 
 import ctypes
@@ -13,11 +14,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NoReturn
-from weakref import WeakSet, finalize
+from weakref import WeakSet
 
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cuda.device import CUDA, Array, DeviceCode
-from stepnet.compiler.targets.cuda.gpu_facts import CLUSTERS, attribute_of, device_of, facts_of
+from stepnet.compiler.targets.cuda.device import CUDA, Array, DeviceCode, DeviceWork, RepeatedWork
+from stepnet.compiler.targets.cuda.gpu_facts import attribute_of, device_of, facts_of
 from stepnet.compiler.targets.cuda.library import (
     CLUSTER_TOO_LARGE,
     DEINITIALIZED,
@@ -26,20 +27,24 @@ from stepnet.compiler.targets.cuda.library import (
     LOST,
     OUT_OF_MEMORY,
     TOO_MANY_RESOURCES,
-    UNSUPPORTED_PTX,
     CudaLibrary,
     cuda_library,
 )
-from stepnet.compiler.targets.cuda.ptx import translated
+from stepnet.compiler.targets.cuda.loaded import LoadedKernels
+from stepnet.compiler.targets.cuda.noting import noted
+from stepnet.compiler.targets.cuda.replay import GpuWork
 from stepnet.compiler.targets.cuda.staging import WITHOUT_TIME, Staging
+from stepnet.compiler.targets.cuda.streams import Fork
+from stepnet.compiler.values.once import computed_once
 from stepnet.errors import DeviceError
 
-MAX_SHARED, LARGE_CLUSTERS = 8, 14
-"""Attributes of a kernel: its most bytes of dynamic shared memory, and clusters of more than 8 blocks."""
-ERROR_LOG, ERROR_LOG_SIZE, LOG_BYTES = 5, 6, 8192
-"""Options for the driver's translation of PTX: where it writes its errors, and how many bytes."""
-POOL_PROPERTIES, PINNED, ON_DEVICE, KEPT = 88, 1, 1, 4
-"""The bytes of the properties of a memory pool, their values, and the attribute for how much it keeps."""
+POOL_PROPERTIES, PINNED, ON_DEVICE = 88, 1, 1
+"""The bytes of the properties of a memory pool, and their values."""
+WAITS_INSIDE, KEPT = 3, 4
+"""The attributes of a memory pool: whether an allocation may make its stream wait for the one that freed the
+memory, and how much the pool keeps."""
+BESIDE = 1
+"""A property of streams, which do not wait for the legacy default stream."""
 REMEMBERED = 8
 """The number of kernels of which one that failed is among."""
 ALL = ctypes.c_uint64(2**64 - 1)
@@ -49,29 +54,18 @@ class StateOfThread(threading.local):
     """Values that each thread has of its own.
 
     stream: the stream that it gives work to, by the driver's handle: 0 for the legacy default stream.
-    context: the memory for the answer of the driver which context it has.
+    fork: the side streams that it may give work to instead.
+    context, answer: the memory for the answer of the driver which context it has, and its address.
+    is_capturing: whether another library captures that stream's work in a CUDA graph.
     """
 
-    stream = 0
+    stream, is_capturing = 0, False
+    fork: Fork | None = None
 
     def __init__(self) -> None:
         """Makes the values of a thread, at their first use in it."""
         self.context = ctypes.c_void_p()
-
-
-class LoadedKernel:
-    """A kernel on the GPU, with memory for its arguments, which each launch fills anew.
-
-    module, handle: the driver's. values: the arguments. pointers: their addresses. codes: the number of codes
-    that were launched as this kernel and still exist.
-    """
-
-    def __init__(self, module: int, handle: int, words: int) -> None:
-        """Takes the driver's handles and the number of arguments."""
-        self.module, self.handle, self.codes = module, handle, 0
-        self.values = (ctypes.c_int64 * words)()
-        first = ctypes.addressof(self.values)
-        self.pointers = (ctypes.c_void_p * max(1, words))(*range(first, first + 8 * words, 8))
+        self.answer = ctypes.byref(self.context)
 
 
 class CudaDevice:
@@ -93,13 +87,17 @@ class CudaDevice:
         self.facts = facts_of(self.library, self.device)
         self.context = self.library.handle("cuDevicePrimaryCtxRetain", self.device)
         self.lock, self.own = threading.RLock(), StateOfThread()
-        self.kernels, self.by_code = dict[str, LoadedKernel](), dict[int, LoadedKernel]()
-        self.gone = deque[int]()
+        self.kernels = LoadedKernels(self)
         self.launched = deque[tuple[int, str]](maxlen=REMEMBERED)
         self.launches = self.finished = 0
         self.event = self.handle("cuEventCreate", WITHOUT_TIME)
         self.last: int | None = 0
+        self.sides, self.events = list[int](), list[int]()
+        self.marks, self.forks = list[int](), 0
+        self.freed_later = list[int]()
         self.staging: Staging | None = None
+        self.captured = set[GpuWork]()
+        self.freed, self.graphs = deque[int](), deque[int]()
         DEVICES.add(self)
         self.pool = self.made_pool() if attribute_of(self.library, self.device, "pools") else 0
 
@@ -115,20 +113,42 @@ class CudaDevice:
         it was; returns the driver's error. Raises `DeviceError` in a forked process, and if the context is
         lost.
         """
-        if os.getpid() != self.process:
-            raise DeviceError(FORKED)
-        if self.lost:
-            raise DeviceError(f"the GPU cannot be used any more in this process, as {self.lost}")
-        functions, context = self.functions, self.own.context
-        self.current(ctypes.byref(context))
-        if context.value == self.context:
+        if self.lost or os.getpid() != self.process:
+            self.refuse()
+        functions, own = self.functions, self.own
+        self.current(own.answer)
+        if own.context.value == self.context:
             return functions[name](*arguments)
         if error := functions["cuCtxPushCurrent_v2"](self.context):
             return error
         try:
             return functions[name](*arguments)
         finally:
-            functions["cuCtxPopCurrent_v2"](ctypes.byref(context))
+            functions["cuCtxPopCurrent_v2"](own.answer)
+
+    def refuse(self) -> NoReturn:
+        """Raises `DeviceError` in a forked process, or as the context is lost."""
+        if os.getpid() != self.process:
+            raise DeviceError(FORKED)
+        raise DeviceError(f"the GPU cannot be used any more in this process, as {self.lost}")
+
+    @contextmanager
+    def in_context(self) -> Generator[None]:
+        """Context in which the context of this GPU is that of the thread, for several calls of the driver.
+        Raises `DeviceError` as `result` does.
+        """
+        if self.lost or os.getpid() != self.process:
+            self.refuse()
+        functions, own = self.functions, self.own
+        self.current(own.answer)
+        if own.context.value == self.context:
+            yield
+            return
+        self.call("cuCtxPushCurrent_v2", self.context)
+        try:
+            yield
+        finally:
+            functions["cuCtxPopCurrent_v2"](own.answer)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a function of the driver. Raises `DeviceError` if it fails."""
@@ -169,43 +189,129 @@ class CudaDevice:
         """Context in which this thread gives work to a stream, by the driver's handle, such as the
         `cuda_stream` of PyTorch's. The stream need not exist any longer than the context.
         """
-        before, self.own.stream = self.own.stream, handle
+        own = self.own
+        before = own.stream, own.is_capturing
+        own.stream, own.is_capturing = handle, bool(handle) and self.captures(handle)
         try:
             yield
         finally:
-            self.own.stream = before
+            was_capturing = own.is_capturing
+            own.stream, own.is_capturing = before
             with self.lock:
-                if self.last == handle != before and not self.lost:
+                if self.last == handle != own.stream and not (was_capturing or self.lost):
                     self.call("cuEventRecord", self.event, handle)
                     self.last = None
 
+    @property
+    def is_capturing(self) -> bool:
+        """Tells whether another library captures the work of this thread in a CUDA graph."""
+        return self.own.is_capturing
+
+    @computed_once
+    def capture_stream(self) -> int:
+        """The stream on which work becomes a graph, which waits for no other stream."""
+        return self.handle("cuStreamCreate", BESIDE)
+
+    def captures(self, stream: int) -> bool:
+        """Tells whether the work of a stream is captured in a graph now."""
+        status = ctypes.c_int()
+        self.call("cuStreamIsCapturing", stream, ctypes.byref(status))
+        return status.value != 0
+
+    def refuse_capture(self, what: str) -> None:
+        """Raises `DeviceError` during a capture. what: that which a graph cannot do, for the message."""
+        if self.own.is_capturing:
+            raise DeviceError(
+                f"{what} while a CUDA graph is captured: run this call once before the capture, with the "
+                "same lengths"
+            )
+
     def ordered(self) -> int:
-        """Returns the current stream, which is made to wait for the work that was given to another one. The
+        """Returns the current stream, which is made to wait for the work that was given to another one; a
+        side stream only waits for that of its fork. During a capture, all other work is done already. The
         caller holds the lock.
         """
+        if self.own.fork is not None and (side := self.own.fork.stream()) is not None:
+            return side
         stream = self.own.stream
-        if self.last != stream:
+        if self.last != stream and not self.own.is_capturing:
             if self.last is not None:  # else the event has been recorded when the stream was left
                 self.call("cuEventRecord", self.event, self.last)
             self.call("cuStreamWaitEvent", stream, self.event, 0)
             self.last = stream
         return stream
 
+    @property
+    def fork(self) -> Fork | None:
+        """The fork that this thread is in; None if all its work goes to one stream."""
+        return self.own.fork
+
+    @noted
+    @contextmanager
+    def forked(self) -> Generator[Fork]:
+        """Context in which this thread may give work to side streams; at its end they are joined, and then
+        the memory is freed that several of them had.
+        """
+        assert self.own.fork is None, "a fork has no forks"
+        with self.lock:
+            fork = Fork(self, self.ordered())
+            self.forks += 1
+        self.own.fork = fork
+        try:
+            yield fork
+        finally:
+            self.own.fork = None
+            with self.lock:
+                self.forks -= 1
+                if not self.lost:
+                    self.ordered()
+                    fork.join()
+                if not self.forks:
+                    # Events can be recorded anew once all waits for them were given.
+                    self.events, self.marks = [*self.events, *self.marks], []
+                    later, self.freed_later = self.freed_later, []
+                    for address in later:
+                        self.free(address)
+
+    def side_stream(self, number: int) -> int:
+        """Returns the handle of a side stream, by its number from 0 on; made at its first use."""
+        while len(self.sides) <= number:
+            self.sides.append(self.handle("cuStreamCreate", BESIDE))
+        return self.sides[number]
+
+    def mark_of(self, stream: int) -> int:
+        """Returns an event behind the work that a stream was given so far."""
+        with self.lock:
+            event = self.events.pop() if self.events else self.handle("cuEventCreate", WITHOUT_TIME)
+            self.marks.append(event)
+            self.call("cuEventRecord", event, stream)
+        return event
+
+    def follow(self, stream: int, mark: int) -> None:
+        """Makes a stream wait, before its next work, for an event."""
+        with self.lock:
+            self.call("cuStreamWaitEvent", stream, mark, 0)
+
     # ---- memory
 
     def made_pool(self) -> int:
-        """Makes a pool of the GPU's memory, which keeps what is freed."""
+        """Makes a pool of the GPU's memory, which keeps what is freed. What one side stream has freed is
+        given to another only if that one is behind it: streams never wait for memory.
+        """
         properties = (ctypes.c_int * (POOL_PROPERTIES // 4))(PINNED, 0, ON_DEVICE, self.device)
         pool = self.handle("cuMemPoolCreate", ctypes.byref(properties))
         self.call("cuMemPoolSetAttribute", pool, KEPT, ctypes.byref(ALL))
+        self.call("cuMemPoolSetAttribute", pool, WAITS_INSIDE, ctypes.byref(ctypes.c_int(0)))
         return pool
 
     def allocate(self, count: int) -> int:
         """Allocates `count` bytes, aligned to 256; returns their address. Raises `MemoryError` with the
         numbers of bytes if there is no room.
         """
+        self.refuse_capture("memory of the GPU cannot be allocated")
         address = ctypes.c_uint64()
         with self.lock:
+            self.free_later()
             stream = self.ordered()
             for again in (False, True):
                 if again:  # with what the pool has kept
@@ -227,6 +333,8 @@ class CudaDevice:
                 )
             if error:
                 self.fail("cuMemAlloc", error)
+            if self.own.fork is not None:
+                self.own.fork.allocated(address.value)
         return address.value
 
     def free(self, address: int) -> None:
@@ -235,7 +343,14 @@ class CudaDevice:
         """
         if self.lost or os.getpid() != self.process:
             return
+        if self.own.is_capturing:
+            self.freed.append(address)
+            return
         with self.lock:
+            is_own = self.own.fork is not None and self.own.fork.takes_back(address)
+            if self.forks and not is_own:
+                self.freed_later.append(address)
+                return
             if self.pool:
                 error = self.result("cuMemFreeAsync", address, self.ordered())
             else:
@@ -243,25 +358,38 @@ class CudaDevice:
             if error not in (0, DEINITIALIZED):
                 self.fail("cuMemFree", error)
 
+    def free_later(self) -> None:
+        """Frees what was given up during captures, in which nothing is freed, and graphs that are gone."""
+        while self.graphs:
+            self.call("cuGraphExecDestroy", self.graphs.popleft())
+        while self.freed:
+            self.free(self.freed.popleft())
+
+    @noted
     def write(self, address: int, array: Array) -> None:
         """Copies a C-contiguous array of the host to an address. The array may change afterwards."""
+        self.refuse_capture("numbers of the host cannot be copied to the GPU")
         with self.lock:
             self.staging = self.staging or Staging(self.call)
             self.staging.copy(address, pointer(array), array.nbytes, self.ordered())
 
+    @noted
     def read(self, address: int, array: Array) -> None:
         """Fills a C-contiguous array of the host from an address, after all work given so far."""
+        self.refuse_capture("the host cannot read numbers of the GPU")
         with self.lock:
             stream = self.ordered()
             self.call("cuMemcpyDtoHAsync_v2", pointer(array), address, array.nbytes, stream)
         self.synchronize(stream)
 
+    @noted
     def copy(self, target: int, source: int, count: int) -> None:
         """Copies `count` bytes from one address to another."""
         if count:
             with self.lock:
                 self.call("cuMemcpyDtoDAsync_v2", target, source, count, self.ordered())
 
+    @noted
     def clear(self, address: int, count: int) -> None:
         """Sets `count` bytes at an address to zero."""
         if count:
@@ -276,12 +404,14 @@ class CudaDevice:
 
     def synchronize(self, stream: int) -> None:
         """Waits for a stream that was given work after all others. Other threads may give work meanwhile."""
-        given = self.launches
+        self.refuse_capture("the GPU cannot be waited for")
+        given = self.finished if self.forks else self.launches  # of side streams, nothing is known
         self.call("cuStreamSynchronize", stream)
         self.finished = max(self.finished, given)
 
     # ---- kernels
 
+    @noted
     def launch(self, code: DeviceCode, blocks: int, words: Sequence[int]) -> None:
         """Runs a kernel on some blocks. words: its arguments. Raises `DeviceError` if its blocks are to run
         at once and cannot, or if one needs more than a multiprocessor has.
@@ -289,9 +419,7 @@ class CudaDevice:
         if not blocks:
             return
         with self.lock:
-            if self.gone:
-                self.forget_gone()  # first, as a new code may have the identity of one that is gone
-            kernel = self.by_code.get(id(code)) or self.kernel_of(code)
+            kernel = self.kernels.of(code)
             kernel.values[:] = words
             sizes = blocks, 1, 1, code.threads, 1, 1, code.shared, self.ordered(), kernel.pointers
             if code.exchange == "grid":
@@ -299,86 +427,22 @@ class CudaDevice:
             else:
                 error = self.result("cuLaunchKernel", kernel.handle, *sizes, None)
             if error in (GRID_TOO_LARGE, CLUSTER_TOO_LARGE, TOO_MANY_RESOURCES):
-                raise DeviceError(self.too_large(code, kernel.handle, blocks, error))
+                raise DeviceError(self.kernels.too_large(code, kernel.handle, blocks, error))
             if error:
                 self.fail("cuLaunchKernel", error)
-            self.launches += 1
-            self.launched.append((self.launches, code.name))
+            self.note_launches((code.name,))
 
-    def kernel_of(self, code: DeviceCode) -> LoadedKernel:
-        """Returns the kernel of a code that was not launched yet: that of an equal one, or loaded now."""
-        kernel = self.kernels.get(code.key)
-        if kernel is None:
-            self.unload_unused()
-            kernel = self.loaded(code)
-        self.by_code[id(code)] = kernel
-        kernel.codes += 1
-        finalize(code, self.gone.append, id(code)).atexit = False
-        return kernel
+    def note_launches(self, names: Sequence[str]) -> None:
+        """Notes which kernels are given to the GPU, by name, for messages about one that failed."""
+        self.launches += len(names)
+        self.launched.extend((self.launches, name) for name in names[-REMEMBERED:])
 
-    def forget_gone(self) -> None:
-        """Forgets the codes that do not exist any more. The garbage collector, which may run anywhere, only
-        notes them.
+    def repeated(self, calls: Sequence[DeviceWork], kept: object) -> RepeatedWork:
+        """Prepares work that is given again and again, on other memory each time. kept: what must exist as
+        long as the work may run.
         """
-        while self.gone:
-            self.by_code.pop(self.gone.popleft()).codes -= 1
-
-    def unload_unused(self) -> None:
-        """Unloads the kernels of codes that do not exist any more, once all work given so far is done."""
-        unused = {key: kernel for key, kernel in self.kernels.items() if not kernel.codes}
-        if unused:
-            self.synchronize(self.ordered())
-        for key, kernel in unused.items():
-            del self.kernels[key]
-            self.call("cuModuleUnload", kernel.module)
-
-    def loaded(self, code: DeviceCode) -> LoadedKernel:
-        """Translates a kernel and loads it on the GPU."""
-        if code.shared > self.facts.shared:
-            raise DeviceError(
-                f"the kernel {code.name!r} needs {code.shared} bytes of shared memory for each block, and "
-                f"{self.facts.name} has {self.facts.shared}"
-            )
-        log = ctypes.create_string_buffer(LOG_BYTES)
-        options = (ctypes.c_int * 2)(ERROR_LOG, ERROR_LOG_SIZE)
-        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), LOG_BYTES)
-        image = ctypes.c_char_p(translated(code, self.facts.capability).encode())
-        module = ctypes.c_void_p()
-        error = self.result("cuModuleLoadDataEx", ctypes.byref(module), image, 2, options, values)
-        if error == UNSUPPORTED_PTX:
-            raise DeviceError(
-                f"the CUDA driver is too old for the kernel {code.name!r}: {self.library.words(error)}; "
-                "install a newer driver"
-            )
-        if error and error not in LOST:
-            said = log.value.decode(errors="replace").strip()
-            raise DeviceError(
-                f"the CUDA driver refuses the kernel {code.name!r}: {self.library.words(error)}: {said}"
-            )
-        if error:
-            self.fail("cuModuleLoadDataEx", error)
-        kernel = self.handle("cuModuleGetFunction", module, b"kernel")
-        self.call("cuFuncSetAttribute", kernel, MAX_SHARED, code.shared)
-        if code.exchange == "cluster" and code.group > CLUSTERS:
-            self.call("cuFuncSetAttribute", kernel, LARGE_CLUSTERS, 1)
-        self.kernels[code.key] = LoadedKernel(module.value or 0, kernel, code.words)
-        return self.kernels[code.key]
-
-    def too_large(self, code: DeviceCode, kernel: int, blocks: int, error: int) -> str:
-        """Returns the message for a kernel whose blocks do not fit on the GPU, or not all at once."""
-        each = self.library.words(error)
-        needs = f"blocks of {code.threads} threads and {code.shared} bytes of shared memory"
-        if error != GRID_TOO_LARGE:
-            cluster = f"clusters of {code.group} " if code.exchange == "cluster" else ""
-            return f"the kernel {code.name!r} cannot run on {self.facts.name} with {cluster}{needs}: {each}"
-        room = ctypes.c_int()
-        sizes = kernel, code.threads, code.shared
-        self.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", ctypes.byref(room), *sizes)
-        most = room.value * self.facts.multiprocessors
-        return (
-            f"the kernel {code.name!r} needs {blocks} {needs} that run at once, and {self.facts.name} runs "
-            f"{most}: give fewer sequences per call"
-        )
+        with self.lock:
+            return GpuWork(self, calls, kept)
 
 
 DEVICES = WeakSet[CudaDevice]()

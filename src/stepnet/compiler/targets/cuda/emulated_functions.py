@@ -55,6 +55,13 @@ define ptr @shared() { %b = call i32 @of_fiber(i64 <FIBER_LOCAL>)
   %r = call ptr @shared_of(i32 %b) ret ptr %r }
 define void @barrier() { %b = call i32 @of_fiber(i64 <FIBER_LOCAL>) %w = zext i32 %b to i64
   %t = call i32 @threads_of_block() call void @meet(i64 %w, i32 %t, i32 1) ret void }
+define i32 @any_of_block(i32 %x) { %k = call i64 @of_launch(i64 <RUNNING>)
+  %all = call i64 @of_launch(i64 <COUNT>) %warps = lshr i64 %all, 5 %blocks = shl i64 %k, 1
+  %pairs = add i64 %blocks, %warps %begin = shl i64 %pairs, 1 %b = call i32 @of_fiber(i64 <FIBER_LOCAL>)
+  %own = zext i32 %b to i64 %i = add i64 %begin, %own %m = call i64 @of_launch(i64 <BARRIERS>)
+  %q = inttoptr i64 %m to ptr %p = getelementptr i32, ptr %q, i64 %i
+  %v = load i32, ptr %p %w = or i32 %v, %x store i32 %w, ptr %p call void @barrier()
+  %r = load i32, ptr %p call void @barrier() store i32 0, ptr %p call void @barrier() ret i32 %r }
 define i32 @warp() { %f = call i32 @of_fiber(i64 <FIBER_FIBER>) %w = lshr i32 %f, 5 ret i32 %w }
 define void @warp_barrier() { %k = call i64 @of_launch(i64 <RUNNING>) %w = call i32 @warp()
   %x = zext i32 %w to i64 %i = add i64 %x, %k call void @meet(i64 %i, i32 32, i32 2) ret void }

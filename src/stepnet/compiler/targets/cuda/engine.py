@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.plan.load import CallSize, CostModel, FiberCosts
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Kernel, OwnedMemory, first_refusal, planning_of
 from stepnet.compiler.targets.cpu.costs import COSTS as CPU
+from stepnet.compiler.targets.cuda.chain import chained, described
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.targets.cuda.constants import CudaConstants
 from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, allocated_by
@@ -24,6 +26,7 @@ from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.memory import CudaMemory
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions, engine_name
+from stepnet.compiler.targets.cuda.recorded import RecordedKernel
 from stepnet.compiler.targets.cuda.refusals import refuse
 from stepnet.compiler.targets.cuda.totals import total
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
@@ -78,18 +81,21 @@ class CudaEngine:
         return self.missing or refuse(plan)
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Makes the kernel of a schedule: its parts run one after the other on the device."""
+        """Makes the kernel of a schedule: its parts run in order, or beside each other where that pays, and
+        calls that come again as they were recorded.
+        """
         memory = self.memory
-        means = Means(self.compile_plan, self.total, memory=memory, constants=partial(CudaConstants, memory))
-        return in_parts(schedule, means)
+        constants = partial(CudaConstants, memory)
+        means = Means(self.compile_plan, self.total, chained, memory, constants=constants)
+        return RecordedKernel(schedule, in_parts(schedule, means), memory)
 
-    def compile_plan(self, plan: Plan) -> Kernel:
+    def compile_plan(self, plan: Plan) -> CudaKernel:
         """Makes the kernel of the plan of one part."""
         return CudaKernel(plan, self.memory, self.options)
 
     def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
         """Describes the kernels of a plan for calls of a size, whether or not there is a device."""
-        kernel = CudaKernel(plan.planned(planning_of(self)), self.memory, self.options)
+        kernel = self.compile_plan(plan.planned(planning_of(self)))
         facts, here = self.device.facts, "; there is none here" if self.missing else ""
         described = [("GPU", f"{facts.name}{here}")]
         for name, codes in kernel.stages.items():
@@ -97,8 +103,8 @@ class CudaEngine:
                 described.append((name, ", ".join(map(text_of_code, codes))))
         if kernel.is_idle:
             return described
-        chosen = kernel.loop(size.filled)
-        code = chosen.loop.code
+        found = kernel.laid(np.array(size.lengths or [size.longest] * size.filled))
+        chosen, code = found.chosen, found.loop.code
         blocks = "a block" if code.group == 1 else f"{code.group} blocks"
         described.append(
             ("loop", f"{blocks} of {code.threads} threads for {chosen.loop.group_rows} sequences")
@@ -107,12 +113,28 @@ class CudaEngine:
             ("chosen", chosen.reason),
             ("shared", f"{code.shared:,} of {facts.shared:,} B of a block"),
         ]
+        if size.lengths:
+            described.append(("lanes", found.text))
         if chosen.registers:
             described.append(("registers", f"about {chosen.registers} of 255 of a thread"))
         if chosen.microseconds:
-            time = chosen.microseconds * size.longest
-            described.append(("time", f"{time:,.0f} us predicted for {size.longest} steps"))
+            time = found.microseconds if size.lengths else chosen.microseconds * size.longest
+            steps = f"{size.longest} steps" if len(set(size.lengths)) < 2 else "all steps"
+            described.append(("time", f"{time:,.0f} us predicted for {steps}"))
         return described
+
+    def beside(self, schedule: Schedule, size: CallSize) -> list[tuple[tuple[int, ...], str]]:
+        """Describes how parts of a schedule run beside each other in calls of a size, whether or not there is
+        a device: their places in the schedule, and how.
+        """
+        parts = schedule.planned(planning_of(self)).parts
+        kernels = {
+            place: kernel
+            for place, part in enumerate(parts)
+            if part.plan is not None and part.extent == STEPS and not part.is_bound_per_call
+            if not (kernel := CudaKernel(part.plan, self.memory, self.options)).has_tables
+        }
+        return described(parts, kernels, size)
 
     def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> DeviceArray:
         """Returns a C-contiguous array on the device from the address of its first byte. owner: the object

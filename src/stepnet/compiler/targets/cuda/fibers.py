@@ -50,7 +50,7 @@ STATE = (
     ("count", I64),  # the fibers: `running` times `threads`
     ("shared", POINTER),  # the shared memory of the blocks that run now
     ("apart", I64),  # the bytes from that of one block to that of the next
-    ("barriers", POINTER),  # {i32 arrived, i32 generation} of each block, warp and group
+    ("barriers", POINTER),  # {i32 arrived, i32 generation} of each block, warp and group; an i32 per block
     ("meetings", POINTER),  # what the lanes of each warp hand to each other
     ("stacks", POINTER),  # the first slot
     ("order", POINTER),  # i32 for each fiber: those that are not done, in the order of their turns

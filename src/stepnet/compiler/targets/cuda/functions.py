@@ -5,6 +5,7 @@
     blocks_launched         the blocks of the launch
     shared, in_main         the block's shared memory; a word as an address in main memory
     barrier, warp_barrier   of all threads of a block; of a warp
+    any_of_block            a barrier of a block: whether a number of any of its threads is not 0
     shuffle_down_i32, ...   a number of the lane that is some lanes further, one's own beyond the last
     record_error            keeps what the first thread that calls it has found
     fmod, fmodf             remainders of floats, exact as those of C
@@ -23,7 +24,7 @@
     arrive, wait            the two halves of a barrier of all blocks of a cluster
 
 All lanes of a warp call `warp_barrier`, `shuffle_down` and the products together, as all threads of a block
-call `barrier`.
+call `barrier` and `any_of_block`.
 """
 
 from llvmlite import ir
@@ -87,6 +88,9 @@ define ptr @in_main(i64 %p) alwaysinline {
   %1 = inttoptr i64 %p to ptr addrspace(1)  %2 = addrspacecast ptr addrspace(1) %1 to ptr  ret ptr %2 }
 define void @barrier() alwaysinline convergent { call void @llvm.nvvm.barrier0() ret void }
 define void @warp_barrier() alwaysinline convergent { call void @llvm.nvvm.bar.warp.sync(i32 -1) ret void }
+define i32 @any_of_block(i32 %x) alwaysinline convergent {
+  %r = call i32 asm sideeffect "{.reg .pred p<2>; setp.ne.u32 p0, $1, 0; bar.red.or.pred p1, 0, p0;
+    selp.u32 $0, 1, 0, p1;}", "=r,r,~{memory}"(i32 %x) convergent ret i32 %r }
 define i32 @shuffle_down_i32(i32 %x, i32 %lanes) alwaysinline convergent {
   %r = call i32 @llvm.nvvm.shfl.sync.down.i32(i32 -1, i32 %x, i32 %lanes, i32 31) ret i32 %r }
 define i64 @shuffle_down_i64(i64 %x, i32 %lanes) alwaysinline convergent {

@@ -21,6 +21,26 @@ LOWEST = (8, 0)
 CLUSTERS, OF_HOPPER = 8, 16
 """The most blocks of a cluster, on every GPU that has clusters and on one of capability 9.0."""
 
+KNOWN = (
+    DeviceFacts("NVIDIA A100", (8, 0), 108, 166912),
+    DeviceFacts("NVIDIA GeForce RTX 3090", (8, 6), 82, 101376),
+    DeviceFacts("NVIDIA L40", (8, 9), 142, 101376),
+    DeviceFacts("NVIDIA H100", (9, 0), 132, 232448, cluster=OF_HOPPER),
+    DeviceFacts("NVIDIA B200", (10, 0), 148, 232448, cluster=CLUSTERS),
+    DeviceFacts("NVIDIA GeForce RTX 5090", (12, 0), 170, 101376, cluster=CLUSTERS),
+)
+"""A GPU of each compute capability, the lowest first, to choose kernels without one."""
+
+
+def known_facts(capability: tuple[int, int]) -> DeviceFacts:
+    """Returns the properties of a GPU of a compute capability, from 8.0 on, or of the next lower one that is
+    known.
+
+    >>> known_facts((8, 7)).name, [known_facts((major, 0)).cluster for major in (8, 9, 10, 13)]
+    ('NVIDIA GeForce RTX 3090', [1, 16, 8, 8])
+    """
+    return next(facts for facts in reversed(KNOWN) if facts.capability <= capability)
+
 
 def device_of(library: CudaLibrary, number: int) -> int:
     """Returns the driver's device for the number of a GPU. Raises `DeviceError` if there is none."""

@@ -27,6 +27,7 @@ from stepnet.compiler.targets.cuda.elements import RowOfThread, RowShare, ValueS
 from stepnet.compiler.targets.cuda.entry import EntryWriter, Store
 from stepnet.compiler.targets.cuda.grid_products import Areas, GridColumnWriter, vectors_of_thread
 from stepnet.compiler.targets.cuda.grid_share import GridShare, products_of, units_of
+from stepnet.compiler.targets.cuda.lane_code import turns_of
 from stepnet.compiler.targets.cuda.loop import LoopForm, LoopWriter
 from stepnet.compiler.targets.cuda.places import PlaceWriter
 from stepnet.compiler.targets.cuda.room import ALIGNMENT, StoredValue, stored_values
@@ -87,6 +88,11 @@ class GridForm(LoopForm):
         return tuple(values), Areas(lefts, weights), used, scratch
 
     @property
+    def scratch(self) -> int:
+        """The bytes of main memory of a group: the counter of meetings, and the values of units."""
+        return self.placed[3]
+
+    @property
     def microseconds(self) -> float:
         """An estimate of the time of a step."""
         areas, share = self.placed[1], self.share
@@ -122,13 +128,19 @@ def aligned(count: int) -> int:
 
 
 def grid_form(
-    plan: Plan, group_rows: int, facts: DeviceFacts, threads: int = 256, own: int | None = None
+    plan: Plan,
+    group_rows: int,
+    facts: DeviceFacts,
+    threads: int = 256,
+    own: int | None = None,
+    flag: int | None = None,
 ) -> GridForm | None:
     """Returns the form of a plan's loop for a group of blocks; None if its step cannot be divided among
     blocks of the device.
 
     group_rows: the sequences that a group runs at a time: a power of two. threads: of a block.
     own: the units of a block; None for as few as there are multiprocessors for.
+    flag: the position of the bool memory that ends a sequence early, if one does.
     """
     statements = LoopForm(plan, group_rows, threads, facts.shared).statements
     units = units_of(statements)
@@ -136,9 +148,8 @@ def grid_form(
         return None
     if statements.uses_warps:
         threads = max(threads, group_rows * LANES)
-    form = GridForm(
-        plan, group_rows, threads, facts.shared, own or max(4, -(-units // facts.multiprocessors))
-    )
+    own = own or max(4, -(-units // facts.multiprocessors))
+    form = GridForm(plan, group_rows, threads, facts.shared, own, flag=flag)
     fits = form.placed[2] <= facts.shared and form.share.blocks <= facts.multiprocessors
     is_divided = all(form.share.is_owned(s) for s in form.statements.all_statements() if s.kind == "product")
     return form if fits and is_divided else None
@@ -166,41 +177,23 @@ class GridLoopWriter(LoopWriter):
         form, code = self.form, self.code
         with code.when(code.icmp_signed("==", code.thread, integer(0))):
             code.write(ir.Constant(I64, 0), code.shared(0), 8)
-        _, areas, shared, scratch = form.placed
+        _, areas, shared, _ = form.placed
         keeper = self.writer_at(integer(0))
         nothing = integer(0)
         columns = keeper.columns(RowOfThread(nothing, nothing, nothing, ir.Constant(I1, 0), nothing))
         for right in areas.weights:
             columns.keep(right)
         code.barrier()
-        rows, groups = code.word("rows"), form.group_rows
-        more = code.add(rows, integer(groups - 1))
-        count = code.line(rows.type, f"sdiv i64 {more.get_reference()}, {groups}")
-        at_once, _ = code.divided(code.blocks, self.share.blocks)
-        with code.loop(self.in_group, count, at_once) as group:
-            self.group(group)
+        first, count = turns_of(code, self.in_group)
+        code.carry(
+            0,
+            count,
+            [integer(0)],
+            lambda turn, before: [self.turn_after(before[0], code.add(first, turn))],
+        )
         made = code.finished(form.threads, shared, self.share.blocks, "grid")
-        schedule = f"{self.share.blocks} blocks of {form.threads} threads for {groups} sequences"
-        return LoopCode(made, schedule, groups, scratch, COUNTER)
-
-    def group(self, group: Value) -> None:
-        """Writes all steps of a group of sequences."""
-        code, form = self.code, self.form
-        first = code.multiplied(group, form.group_rows)
-        begins = self.writer_at(integer(0))
-        sequence, is_there = self.sequence_at(code.add(first, begins.share.place))
-        start = code.read_number(code.pointer("starts"), sequence)
-        length = code.read_number(code.pointer("lengths"), sequence)
-        length = code.select(is_there, length, integer(0))
-        self.begin_memories(begins, sequence)
-        self.meet()
-        longest = self.longest(first)
-        with code.loop(integer(0), longest) as step:
-            writer = self.writer_at(step)
-            row = self.row_at(writer, sequence, start, length, step)
-            writer.run(row, self.store_of(writer))
-        self.end_memories(self.writer_at(longest), sequence, is_there)
-        self.meet()
+        schedule = f"{self.share.blocks} blocks of {form.threads} threads for {form.group_rows} sequences"
+        return LoopCode(made, schedule, form.group_rows, form.scratch, COUNTER)
 
     def meet(self) -> None:
         """Writes a meeting of all blocks of the group: each counts itself, and waits until all have."""
@@ -217,12 +210,6 @@ class GridLoopWriter(LoopWriter):
             ):
                 pass
         code.barrier()
-
-    def scratch(self) -> Value:
-        """Writes the address of the group's scratch memory."""
-        return self.code.at(
-            self.code.pointer("scratch"), self.code.multiplied(self.in_group, self.form.placed[3])
-        )
 
     def writer_at(self, step: Value) -> "GridEntryWriter":
         """Writes the places of the values at a step; returns the writer of its statements."""

@@ -18,21 +18,23 @@ from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Call, CalledKernel, Results
-from stepnet.compiler.targets.cuda.choice import ChosenLoop, ending_loop, is_one_block, loop_of
-from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
+from stepnet.compiler.targets.cuda.choice import ChosenLoop, loop_of
+from stepnet.compiler.targets.cuda.codes import DeviceStage, LoopCode, ProductCode
 from stepnet.compiler.targets.cuda.constants import CudaConstants
 from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty, get
+from stepnet.compiler.targets.cuda.early_ends import TakenSteps, read_after_loop
 from stepnet.compiler.targets.cuda.memory import CudaMemory
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
-from stepnet.compiler.targets.cuda.positions import DevicePositions
+from stepnet.compiler.targets.cuda.positions import DeviceLanes, DevicePositions
 from stepnet.compiler.targets.cuda.products import multiply
+from stepnet.compiler.targets.cuda.refill import LaidLoop, laid
 from stepnet.compiler.targets.cuda.stages import stage_codes
 from stepnet.compiler.targets.cuda.stored import half_of
 from stepnet.compiler.targets.cuda.totals import reduced_to_rows, total
 from stepnet.compiler.targets.packed import parameters_of, runs_back
 from stepnet.compiler.values.once import computed_once
 from stepnet.errors import IndexOutsideError
-from stepnet.ragged.offsets import positions_of
+from stepnet.ragged.positions import Positions
 
 Code = DeviceStage | ProductCode
 Values = dict[int, DeviceArray]
@@ -56,11 +58,29 @@ def rounded(rows: int) -> int:
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A plan with its codes, to be bound to parameters."""
+    """A plan with its codes, to be bound to parameters.
+
+    share: how many loops run at the same time, each on a part of the device.
+    """
 
     plan: Plan
     memory: CudaMemory
     options: CudaOptions = DEFAULT
+    share: int = 1
+
+    @computed_once
+    def shared(self) -> "dict[int, CudaKernel]":
+        """The kernels of the same plan for parts of the device that were made so far, by their `share`."""
+        return {}
+
+    def sharing(self, share: int) -> "CudaKernel":
+        """Returns the kernel of the same plan whose loop runs beside others, made once."""
+        if share == self.share:
+            return self
+        if share not in self.shared:
+            made = self.shared[share] = replace(self, share=share)
+            vars(made)["stages"] = self.stages
+        return self.shared[share]
 
     @computed_once
     def stages(self) -> dict[str, tuple[Code, ...]]:
@@ -69,48 +89,68 @@ class CudaKernel:
         return {name: stage_codes(self.plan, name) for name in names}
 
     @computed_once
-    def loops(self) -> dict[int, ChosenLoop]:
-        """The kernels of the loop that were made so far, by `rounded` numbers of sequences."""
+    def loops(self) -> dict[tuple[int, int | None], ChosenLoop]:
+        """The kernels of the loop that were made so far, by `rounded` numbers of sequences and flags."""
         return {}
 
-    def loop(self, rows: int) -> ChosenLoop:
-        """Returns the kernel of the loop for some sequences; equal ones have one code."""
-        count = rounded(rows)
-        if count not in self.loops:
-            made = loop_of(self.plan, count, self.memory.device.facts, self.options)
+    def loop(self, rows: int, flag: int | None = None) -> ChosenLoop:
+        """Returns the kernel of the loop for some sequences; equal ones have one code.
+
+        flag: the position, among the memories of a call, of the bool that ends a sequence early; None if
+            sequences run all their steps.
+        """
+        key = rounded(rows), flag
+        if key not in self.loops:
+            place = None if flag is None else self.memories.index(self.plan.ends.memories[flag])
+            made = self.chosen_loop(key[0], place)
             known = (each.loop for each in self.loops.values())
-            self.loops[count] = replace(
-                made, loop=next((one for one in known if one == made.loop), made.loop)
-            )
-        return self.loops[count]
+            self.loops[key] = replace(made, loop=next((one for one in known if one == made.loop), made.loop))
+        return self.loops[key]
+
+    def chosen_loop(self, rows: int, place: int | None) -> ChosenLoop:
+        """Chooses the kernel of the loop. place: of a flag among the memories of the loop, or None."""
+        return loop_of(self.plan, rows, self.memory.device.facts, self.options, self.share, place)
+
+    def laid(self, lengths: Array) -> LaidLoop:
+        """Returns the kernel of the loop for sequences of these lengths, and what its lanes do."""
+        return laid(self.loop, lengths)
+
+    def laid_at(self, positions: Positions) -> LaidLoop:
+        """Returns the same for the sequences of a batch, whose positions keep it for later calls."""
+        name = f"lanes of {id(self)}"
+        if name not in positions.derived:  # which keep this object too, so that no other has its number
+            positions.derived[name] = self, self.laid(positions.lengths)
+        found: LaidLoop = positions.derived[name][1]
+        return found
 
     @computed_once
-    def ending_loops(self) -> dict[int, ChosenLoop]:
-        """The kernels of the loop that were made so far whose sequences a flag ends, by its position."""
-        return {}
-
-    def ending_loop(self, flag: int) -> ChosenLoop:
-        """Returns the kernel of the loop whose sequences the bool memory at a position ends."""
-        if flag not in self.ending_loops:
-            self.ending_loops[flag] = ending_loop(self.plan, flag)
-        return self.ending_loops[flag]
+    def memories(self) -> list[int | None]:
+        """The positions, among the inputs of the net, of the memories that the loop begins with; None for one
+        that is computed.
+        """
+        net, recurrence = self.plan.net, self.plan.recurrence
+        first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
+        return [net.inputs.index(n) if n in net.inputs else None for n in first]
 
     @computed_once
     def ends_early(self) -> bool:
-        """Tells whether sequences may end early: the loop computes all outputs, nothing runs after it, it
-        begins with the memories of the call, and one block runs a step as fast as several.
-        """
-        plan, memory = self.plan, self.memory
-        first = plan.recurrence.recur.operands_by_kind(plan.recurrence.inputs).memories
-        work = plan.after, plan.reduced, plan.ended, plan.total
-        outputs = [plan.net.results[place] for place in plan.ends.steps]
-        return (
-            not any(work)
-            and all(plan.net.nodes[number].operation == "result" for number in outputs)
-            and not self.is_idle
-            and first == [plan.net.inputs[place] for place in plan.ends.memories]
-            and is_one_block(plan, memory.device.facts)
-        )
+        """Tells whether a flag may end sequences in the loop, which begins with the memories of the call."""
+        return {*self.plan.ends.memories} <= {*self.memories} and not self.is_idle
+
+    @computed_once
+    def read_after_loop(self) -> list[int]:
+        """The values per step that the work after the loop reads, or that are results; by node."""
+        return read_after_loop(self.plan, (*self.stages["after"], *self.stages["ended"]))
+
+    def is_of_loop(self, number: int) -> bool:
+        """Tells whether a node of the net is an output or a final memory of the loop."""
+        node = self.plan.net.nodes[number]
+        return node.operation == "result" and node.inputs[0] == self.plan.recur
+
+    @computed_once
+    def reads_index(self) -> bool:
+        """Tells whether the step reads its number."""
+        return any(node.operation == "index" for node in self.plan.body.nodes)
 
     @computed_once
     def has_tables(self) -> bool:
@@ -162,6 +202,10 @@ class BoundPlan(CalledKernel):
         """Tells whether calls whose sequences end early run as one launch."""
         return self.kernel.ends_early
 
+    def sharing(self, share: int) -> "BoundPlan":
+        """Returns the plan with the same parameters whose loop runs beside others, see `CudaKernel`."""
+        return self if share == self.kernel.share else replace(self, kernel=self.kernel.sharing(share))
+
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters, for later calls; returns True."""
         self.constants.update(constants_of(self.kernel, parameters))
@@ -173,12 +217,13 @@ class BoundPlan(CalledKernel):
         run.stage("sequence")
         run.stage("before")
         run.loop()
+        run = run.to_ends()
         run.stage("after")
         run.reductions()
         run.stage("ended")
         run.totals()
         run.check()
-        return run.results() if call.until is None else run.ended_results()
+        return run.results()
 
 
 @dataclass
@@ -230,7 +275,7 @@ class PlanRun:
         type_ = net.type_of(number)
         positions = self.call.positions
         # The outputs of sequences that a flag ends lie end to end, wherever the inputs do.
-        is_ended = self.call.until is not None and net.nodes[number].operation == "result"
+        is_ended = self.call.until is not None and self.kernel.is_of_loop(number)
         steps = int(positions.offsets[-1]) if is_ended else positions.total
         count = positions.rows if type_.extent == ROWS else steps
         return empty(self.memory.device, (count, *type_.shape), type_.dtype)
@@ -285,28 +330,37 @@ class PlanRun:
 
     # ---- the loop
 
+    @computed_once
+    def picked(self) -> dict[int, int]:
+        """The nodes that read a result of the loop, by the place of the result."""
+        net, recur = self.plan.net, self.plan.recur
+        return {
+            node.attributes["of"]: number
+            for number, node in enumerate(net.nodes)
+            if node.operation == "result" and node.inputs[0] == recur
+        }
+
     def loop(self) -> None:
         """Runs all steps: fills the outputs that something reads, and the final memories."""
-        plan, recur = self.plan, self.plan.recurrence.recur
-        operands = recur.operands_by_kind(plan.recurrence.inputs)
-        picked = {
-            node.attributes["of"]: number
-            for number, node in enumerate(plan.net.nodes)
-            if node.operation == "result" and node.inputs[0] == plan.recur
-        }
+        plan, picked = self.plan, self.picked
         if self.kernel.is_idle:
+            operands = plan.recurrence.recur.operands_by_kind(plan.recurrence.inputs)
             for place, number in enumerate(operands.memories):
                 if place in picked:
                     self.values[picked[place]] = self.initial(number)
             return
         for number in picked.values():
             self.values[number] = self.made(plan.net, number)
-        inputs = [self.values.get(number) for number in plan.recurrence.inputs]
-        results = [
-            self.values[picked[place]] if place in picked else None
-            for place in range(len(plan.recurrence.types))
-        ]
-        self.launch_loop([*map(address_of, (*inputs, *results))])
+        self.launch_loop([*map(address_of, (*self.loop_operands(), *self.loop_results()))])
+
+    def loop_operands(self) -> list[DeviceArray | None]:
+        """Returns the arrays that the loop reads; None for memories of zeros."""
+        return [self.values.get(number) for number in self.plan.recurrence.inputs]
+
+    def loop_results(self) -> list[DeviceArray | None]:
+        """Returns the arrays that the loop fills; None for a result that nothing reads."""
+        places = range(len(self.plan.recurrence.types))
+        return [self.values[self.picked[place]] if place in self.picked else None for place in places]
 
     def initial(self, number: int) -> DeviceArray:
         """Returns a memory before the first step: that of the call, or zeros."""
@@ -315,6 +369,20 @@ class PlanRun:
         type_ = self.plan.net.type_of(number)
         return self.memory.zeros((self.call.positions.rows, *type_.shape), type_.dtype)
 
+    def to_ends(self) -> "PlanRun":
+        """Returns the rest of the run, on the steps that sequences took until a flag ended them."""
+        if self.taken is None:
+            return self
+        steps = TakenSteps(self.call.positions, get(self.taken), self.plan.reverse)
+        values = dict(self.values)
+        for number in self.kernel.read_after_loop:
+            if number in values:
+                indices = steps.placed if self.kernel.is_of_loop(number) else steps.entries
+                values[number] = self.memory.take(values[number], indices)
+        rest = PlanRun(self.kernel, steps.call(self.call), values)
+        rest.errors = self.errors
+        return rest
+
     def launch_loop(self, arrays: Sequence[int]) -> None:
         """Launches the kernel of the loop. arrays: the addresses of its operands and results."""
         rows, places, memory = self.call.positions.rows, self.places, self.memory
@@ -322,21 +390,17 @@ class PlanRun:
             self.taken = memory.zeros((rows,), "int64")
         if not rows:
             return
-        until = self.call.until
-        chosen = self.kernel.loop(rows) if until is None else self.kernel.ending_loop(until.flag)
-        loop, groups = chosen.loop, -(-rows // chosen.loop.group_rows)
-        groups = min(groups, chosen.groups or groups)
+        loop, lanes = self.laid()
+        groups = lanes.groups
         scratch = empty(memory.device, (groups, loop.scratch), "int8") if loop.scratch else None
         if scratch is not None and loop.zeros:
             for group in range(groups):
                 memory.device.clear(scratch.address + group * loop.scratch, loop.zeros)
-        before = None if self.call.step_offset is None else places.put(self.call.step_offset)
+        done = self.call.step_offset if self.kernel.reads_index else None
+        before = None if done is None else places.put(done)
         words = [
-            rows,
-            places.starts.address,
-            places.lengths.address,
+            *lanes.words,
             address_of(places.steps),
-            places.order.address,
             int(self.plan.reverse),
             address_of(before),
             address_of(scratch),
@@ -346,6 +410,16 @@ class PlanRun:
             first = places.put(self.call.positions.offsets[:-1])
             arrays = [*arrays, self.taken.address, first.address]
         memory.device.launch(loop.code, groups * loop.code.group, [*words, *arrays])
+
+    def laid(self) -> tuple[LoopCode, DeviceLanes]:
+        """Chooses the kernel of the loop, and what its lanes do in the call."""
+        until, positions = self.call.until, self.call.positions
+        if until is None:
+            found = self.kernel.laid_at(positions)
+        else:
+            chosen = self.kernel.loop(positions.rows, until.flag)
+            found = LaidLoop(chosen, positions.lengths, chosen.groups)
+        return found.loop, self.places.lanes(found.key, self.plan.reverse, lambda: found.table)
 
     # ---- after the loop
 
@@ -383,23 +457,6 @@ class PlanRun:
         outputs = [self.output(place) for place in ends.steps]
         rows, totals = ([self.own(place) for place in places] for places in (ends.rows, ends.totals))
         return Results(*(cast("list[Array]", arrays) for arrays in (outputs, rows, totals)))
-
-    def ended_results(self) -> Results:
-        """Returns the results of sequences that a flag ended: outputs at the steps that ran, end to end, or
-        at the last of them with `last_only`.
-        """
-        assert self.taken is not None
-        call, ends, memory = self.call, self.plan.ends, self.memory
-        positions, taken = call.positions, get(self.taken)
-        first = positions.offsets[:-1] + (positions.lengths - taken if self.plan.reverse else 0)
-        filled = np.flatnonzero(taken)
-        last = first if self.plan.reverse else first + taken - 1
-        steps = last[filled] if call.last_only else positions_of(first, taken)
-        outputs = [memory.take(self.own(place), steps) for place in ends.steps]
-        if call.last_only and len(filled) < positions.rows:
-            outputs = [self.at_rows(output, filled) for output in outputs]
-        final = [self.own(place) for place in ends.rows]
-        return Results(*(cast("list[Array]", arrays) for arrays in (outputs, final)))
 
     def at_rows(self, values: DeviceArray, rows: Any) -> DeviceArray:
         """Returns values of some rows as those of all rows, with zeros for the others."""

@@ -1,23 +1,21 @@
-"""The loop of a plan as one kernel: a block runs all steps of a few sequences, whose memories and values lie
-in its shared memory.
+"""The loop of a plan as one kernel: a block runs all steps of a few sequences at a time, one in each of its
+lanes, whose memories and values lie in its shared memory.
 """
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.targets.cpu.writing.code import integer
-from stepnet.compiler.targets.cuda.codes import LOOP_WORDS, LoopCode
+from stepnet.compiler.targets.cpu.writing.code import I64, integer
+from stepnet.compiler.targets.cuda.codes import ENDING_WORDS, LOOP_WORDS, LoopCode
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.elements import RowOfThread, RowShare, Source, zero
 from stepnet.compiler.targets.cuda.entry import EntryWriter, Store
+from stepnet.compiler.targets.cuda.lane_code import LaneTurn, lane_at, turns_of
 from stepnet.compiler.targets.cuda.places import PlaceWriter
 from stepnet.compiler.targets.cuda.room import ValueRoom, room
 from stepnet.compiler.targets.cuda.statements import Statement, Statements
@@ -64,7 +62,7 @@ class LoopForm:
         return [
             *LOOP_WORDS,
             *(f"{kind}{place}" for kind, numbers in self.kinds.items() for place in range(len(numbers))),
-            *([] if self.flag is None else ["taken", "places"]),
+            *([] if self.flag is None else ENDING_WORDS),
         ]
 
     @computed_once
@@ -84,6 +82,11 @@ class LoopForm:
         """Where the memories and the stored values lie."""
         return room(self.statements, self.group_rows, self.shared)
 
+    @property
+    def scratch(self) -> int:
+        """The bytes of main memory of a group of sequences."""
+        return self.room.scratch
+
 
 def loop_code(
     plan: Plan,
@@ -96,9 +99,7 @@ def loop_code(
 
     group_rows: the sequences that a block runs at a time: 1, 2, 4 or 8. threads: of a block.
     shared: the most bytes of shared memory of a block; values that do not fit lie in main memory.
-    flag: the position of the bool memory that ends a sequence early, if one does. Then the last arguments
-        are `taken`, int64 [rows]: the steps of each sequence, which the kernel fills; and `places`, int64
-        [rows]: the entry of the first step of each in the outputs, where its steps lie one after the other.
+    flag: the position of the bool memory that ends a sequence early, if one does.
     """
     form = LoopForm(plan, group_rows, threads, shared, flag=flag)
     if form.statements.uses_warps:
@@ -113,148 +114,120 @@ class LoopWriter:
         """Begins the kernel."""
         count = len(form.kinds["m"])
         self.form, self.code = form, PlaceWriter(f"loop of {count} memories", form.arguments)
+        self.in_group: Value = integer(0)
 
     def written(self) -> LoopCode:
         """Writes the kernel."""
         form, code = self.form, self.code
-        rows, groups = code.word("rows"), form.group_rows
-        count = code.line(
-            rows.type, f"sdiv i64 {code.add(rows, integer(groups - 1)).get_reference()}, {groups}"
-        )
-        with code.loop(code.block_index, count, code.blocks) as group:
-            self.group(group)
-        needed = form.room
-        made = code.finished(form.threads, needed.shared)
-        schedule = f"a block of {form.threads} threads for {groups} sequences"
-        return LoopCode(made, schedule, groups, needed.scratch)
+        self.in_group = code.block_index
+        first, count = turns_of(code, self.in_group)
+        with code.loop(first, code.add(first, count)) as turn:
+            self.turn_after(integer(0), turn)
+        made = code.finished(form.threads, form.room.shared)
+        schedule = f"a block of {form.threads} threads for {form.group_rows} sequences"
+        return LoopCode(made, schedule, form.group_rows, form.scratch)
 
-    def group(self, group: Value) -> None:
-        """Writes all steps of a group of sequences."""
-        code, form = self.code, self.form
-        scratch = code.at(code.pointer("scratch"), code.multiplied(group, form.room.scratch))
-        share = RowShare.of(code, form.group_rows, form.threads)
-        writer = EntryWriter(code, form.statements, self.sources(), *form.room.slots(code, scratch), share)
-        first = code.multiplied(group, form.group_rows)
-        sequence, is_there = self.sequence_at(code.add(first, writer.share.place))
-        start = code.read_number(code.pointer("starts"), sequence)
-        length = code.read_number(code.pointer("lengths"), sequence)
-        length = code.select(is_there, length, integer(0))
-        self.begin_memories(writer, sequence)
-        code.barrier()
-        with self.steps(writer, first, sequence, is_there) as (step, end):
-            row = self.row_at(writer, sequence, start, length, step, end)
-            writer.run(row, self.store_of(writer))
-        self.end_memories(writer, sequence, is_there)
-        code.barrier()
-
-    def sequence_at(self, place: Value) -> tuple[Value, Value]:
-        """Writes the sequence at a place in the order, and whether there is one: any is read where not."""
-        code = self.code
-        is_there = code.icmp_signed("<", place, code.word("rows"))
-        safe = code.select(is_there, place, integer(0))
-        return code.read_number(code.pointer("order"), safe), is_there
-
-    @contextmanager
-    def steps(
-        self, writer: EntryWriter, first: Value, sequence: Value, is_there: Value
-    ) -> Generator[tuple[Value, Value | None]]:
-        """Writes the loop over the steps of a group; yields the step, and whether the thread's sequence has
-        ended before it by its flag, if there is one. The loop is left when all sequences have ended.
+    def turn_after(self, before: Value, turn: Value) -> Value:
+        """Writes all steps of a turn, in which each lane of the group runs steps of one sequence; returns the
+        steps until its end. before: those ahead of it, which say where the memories lie of sequences that go
+        on, if their places alternate.
         """
         code = self.code
-        if self.form.flag is None:
-            with code.loop(integer(0), self.longest(first)) as step:
-                yield step, None
-            return
-        before, flag = code.block, writer.slots[self.form.kinds["m"][self.form.flag]]
-        lengths, numbers, ended = self.lengths(first), list[Any](), list[Value]()
+        begins = self.writer_at(before)
+        lane = self.lane_at(turn, begins.share.place)
+        self.begin_memories(begins, lane)
+        self.meet()
 
-        def runs() -> Value:
+        def write_step(step: Value, is_real: Value) -> None:
+            """Writes a step of the turn. is_real: whether the thread's sequence takes it."""
+            writer = self.writer_at(code.add(before, step))
+            writer.run(self.row_at(writer, lane, step, is_real), self.store_of(writer))
+
+        after = code.add(before, self.steps(before, lane, write_step))
+        self.end_memories(self.writer_at(after), lane)
+        self.meet()
+        return after
+
+    def meet(self) -> None:
+        """Writes a meeting of all threads that run a group of sequences."""
+        self.code.barrier()
+
+    def scratch(self) -> Value:
+        """Writes the address of the group's scratch memory."""
+        code = self.code
+        return code.at(code.pointer("scratch"), code.multiplied(self.in_group, self.form.scratch))
+
+    def writer_at(self, step: Value) -> EntryWriter:
+        """Writes the places of the values at a step; returns the writer of its statements."""
+        code, form = self.code, self.form
+        share = RowShare.of(code, form.group_rows, form.threads)
+        slots = form.room.slots(code, self.scratch())
+        return EntryWriter(code, form.statements, self.sources(), *slots, share)
+
+    def lane_at(self, turn: Value, place: Value) -> LaneTurn:
+        """Writes what a lane does in a turn."""
+        return lane_at(self.code, turn, place, self.form.group_rows)
+
+    def steps(self, before: Value, lane: LaneTurn, write_step: Callable[[Value, Value], None]) -> Value:
+        """Writes the loop over the steps of a turn; returns how many it ran. Where a flag ends sequences, it
+        is left when all of the turn have ended. All blocks of a group know its flags, and leave together.
+
+        before: the steps ahead of the turn. lane: of the thread.
+        write_step: writes a step. Takes its number, and whether the thread's sequence takes it.
+        """
+        code, form = self.code, self.form
+        if form.flag is None:
+            with code.loop(integer(0), lane.steps) as step:
+                write_step(step, code.icmp_signed("<", step, lane.count))
+            return lane.steps
+        flag, takes = form.kinds["m"][form.flag], list[Value]()
+
+        def goes_on(carried: list[Value]) -> Value:
             """Writes whether any sequence takes the step. All threads have read the flags before one of them
             writes those of the next step.
             """
-            for _ in ("step", "taken"):
-                numbers.append(code.phi(ir.IntType(64)))
-                numbers[-1].add_incoming(integer(0), before)
-            some: Value = ir.Constant(ir.IntType(1), 0)
-            for place, length in enumerate(lengths):
-                has_ended = writer.read_slot(flag, integer(place), integer(0))
-                left = code.and_(code.icmp_signed("<", numbers[0], length), code.not_(has_ended))
-                some = code.or_(some, left)
-            ended.append(writer.read_slot(flag, writer.share.place, integer(0)))
-            code.barrier()
-            return some
+            writer = self.writer_at(code.add(before, carried[0]))
+            has_ended = writer.read_slot(writer.slots[flag], writer.share.place, integer(0))
+            takes.append(code.and_(code.icmp_signed("<", carried[0], lane.count), code.not_(has_ended)))
+            return code.any_of_block(takes[0])
 
-        own = code.select(is_there, code.read_number(code.pointer("lengths"), sequence), integer(0))
-        with code.loop_while(runs):
-            step, taken = numbers
-            takes = code.and_(code.icmp_signed("<", step, own), code.not_(ended[0]))
-            after = code.add(taken, code.zext(takes, taken.type))
-            yield step, ended[0]
-            step.add_incoming(code.add(step, integer(1)), code.block)
-            taken.add_incoming(after, code.block)
-        is_first = code.icmp_signed("==", writer.share.first, integer(0))
-        with code.when(code.and_(is_there, is_first)):
-            code.write_element("int64", numbers[1], code.pointer("taken"), sequence)
+        def turn(carried: list[Value]) -> list[Value]:
+            """Writes a step, and counts it for a sequence that takes it."""
+            write_step(carried[0], takes[0])
+            return [code.add(carried[0], integer(1)), code.add(carried[1], code.zext(takes[0], I64))]
 
-    def lengths(self, first: Value) -> list[Value]:
-        """Writes the numbers of steps of the sequences of a group; 0 where there is none."""
-        code, found = self.code, list[Value]()
-        for place in range(self.form.group_rows):
-            sequence, is_there = self.sequence_at(code.summed(first, integer(place)))
-            length = code.read_number(code.pointer("lengths"), sequence)
-            found.append(code.select(is_there, length, integer(0)))
-        return found
+        steps, taken = code.carry_while([integer(0), integer(0)], goes_on, turn)
+        is_first = code.icmp_signed("==", self.writer_at(integer(0)).share.first, integer(0))
+        with code.when(code.and_(is_first, lane.ends)):
+            code.write_element("int64", taken, code.pointer("taken"), lane.row)
+        return steps
 
-    def longest(self, first: Value) -> Value:
-        """Writes the number of steps of the longest sequence of a group."""
-        code = self.code
-        most: Value = integer(0)
-        for length in self.lengths(first):
-            most = code.select(code.icmp_signed(">", length, most), length, most)
-        return most
+    def row_at(self, writer: EntryWriter, lane: LaneTurn, step: Value, is_real: Value) -> RowOfThread:
+        """Writes the entry of a thread's sequence at a step of a turn; a lane without one reads any entry.
 
-    def row_at(
-        self,
-        writer: EntryWriter,
-        sequence: Value,
-        start: Value,
-        length: Value,
-        step: Value,
-        end: Value | None = None,
-    ) -> RowOfThread:
-        """Writes the entry of a thread's sequence at a step; a sequence that has ended reads any entry.
-
-        end: whether a flag has ended the sequence before this step; None if there is no flag.
+        is_real: whether the sequence takes the step.
         """
         code = self.code
-        is_real = code.icmp_signed("<", step, length)
-        if end is not None:
-            is_real = code.and_(is_real, code.not_(end))
-        backward = code.sub(code.sub(length, integer(1)), step)
-        is_backward = code.icmp_signed("!=", code.word("reverse"), integer(0))
-        time = code.select(is_real, code.select(is_backward, backward, step), integer(0))
-        entry = code.add(start, self.read_or(time, "steps", time))
+        time = self.time_at(lane, code.select(is_real, step, integer(0)))
+        entry = code.add(lane.start, self.read_or(time, "steps", time))
         entry = code.select(is_real, entry, integer(0))
-        done = self.read_or(integer(0), "first_steps", sequence)
+        done = code.add(self.read_or(integer(0), "first_steps", lane.row), lane.before)
         output = None
-        if end is not None:
-            output = code.add(code.read_number(code.pointer("places"), sequence), time)
-        return RowOfThread(writer.share.place, entry, sequence, is_real, code.add(step, done), output)
+        if self.form.flag is not None:
+            output = code.add(code.read_number(code.pointer("places"), lane.row), time)
+        return RowOfThread(writer.share.place, entry, lane.row, is_real, code.add(step, done), output)
+
+    def time_at(self, lane: LaneTurn, step: Value) -> Value:
+        """Writes the number in its sequence of a step of a turn."""
+        code = self.code
+        is_backward = code.icmp_signed("!=", code.word("reverse"), integer(0))
+        return code.select(is_backward, code.sub(lane.time, step), code.add(lane.time, step))
 
     def read_or(self, otherwise: Value, name: str, index: Value) -> Value:
         """Writes a load of a number of an array, or another number if there is no array."""
         code = self.code
-        before, inside, after = code.block, code.append_basic_block("given"), code.append_basic_block("read")
-        code.cbranch(code.icmp_signed("!=", code.word(name), integer(0)), inside, after)
-        code.position_at_end(inside)
-        number = code.read_number(code.pointer(name), index)
-        code.branch(after)
-        code.position_at_end(after)
-        either = code.phi(number.type)
-        either.add_incoming(number, inside)
-        either.add_incoming(otherwise, before)
-        return either
+        is_given = code.icmp_signed("!=", code.word(name), integer(0))
+        return code.either(is_given, lambda: [code.read_number(code.pointer(name), index)], [otherwise])[0]
 
     # ---- values
 
@@ -272,32 +245,30 @@ class LoopWriter:
         """Lists the memories, by node, with their types."""
         return [(number, self.form.body.type_of(number)) for number in self.form.kinds["m"]]
 
-    def begin_memories(self, writer: EntryWriter, sequence: Value) -> None:
-        """Writes the initial memories of the threads' sequences."""
+    def begin_memories(self, writer: EntryWriter, lane: LaneTurn) -> None:
+        """Writes the initial memories of the threads' sequences, of those that begin."""
         code = self.code
         for place, (number, type_) in enumerate(self.types_of_memories()):
-            slot, given = writer.slots[number], code.word(f"m{place}")
-            is_given = code.icmp_signed("!=", given, integer(0))
-            source, size = code.pointer(f"m{place}"), np.dtype(type_.dtype).itemsize
-            with writer.elements(type_.size) as flat:
+            slot = writer.slots[number]
+            is_given = code.icmp_signed("!=", code.word(f"m{place}"), integer(0))
+            with code.when(lane.begins), writer.elements(type_.size) as flat:
                 writer.write_slot(zero(type_.dtype), slot, writer.share.place, flat)
                 with code.when(is_given):
-                    index = code.add(code.multiplied(sequence, type_.size), flat)
-                    value = code.read_element(type_.dtype, source, index)
+                    index = code.add(code.multiplied(lane.row, type_.size), flat)
+                    value = code.read_element(type_.dtype, code.pointer(f"m{place}"), index)
                     writer.write_slot(value, slot, writer.share.place, flat)
-            assert size
 
-    def end_memories(self, writer: EntryWriter, sequence: Value, is_there: Value) -> None:
-        """Writes the final memories of the threads' sequences to their arrays."""
+    def end_memories(self, writer: EntryWriter, lane: LaneTurn) -> None:
+        """Writes the final memories of the threads' sequences to their arrays, of those that end."""
         code = self.code
         for place, (number, type_) in enumerate(self.types_of_memories()):
             wanted = code.icmp_signed("!=", code.word(f"f{place}"), integer(0))
             with (
-                code.when(code.and_(is_there, wanted)),
+                code.when(code.and_(lane.ends, wanted)),
                 writer.elements(type_.size) as flat,
             ):
                 value = writer.read_slot(writer.slots[number], writer.share.place, flat)
-                index = code.add(code.multiplied(sequence, type_.size), flat)
+                index = code.add(code.multiplied(lane.row, type_.size), flat)
                 code.write_element(type_.dtype, value, code.pointer(f"f{place}"), index)
 
     def memories_of(self, statement: Statement) -> list[int]:

@@ -12,7 +12,7 @@ model mostly have the same; and so is what follows from offsets alone, such as t
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 from weakref import finalize
 
 import numpy as np
@@ -20,7 +20,16 @@ import numpy as np
 from stepnet.compiler.net.pairs import PairPlaces
 from stepnet.compiler.net.windows import Window, check_room
 from stepnet.compiler.targets.cuda import moves, sums
-from stepnet.compiler.targets.cuda.device import Device, DeviceArray, DeviceCode, empty, get, put
+from stepnet.compiler.targets.cuda.device import (
+    Allocation,
+    Device,
+    DeviceArray,
+    DeviceCode,
+    empty,
+    for_all_streams,
+    get,
+    put,
+)
 from stepnet.compiler.targets.cuda.numbers_code import sum_dtype
 from stepnet.compiler.values.once import entry_of
 from stepnet.ragged.offsets import offsets_of
@@ -57,12 +66,15 @@ class CudaMemory:
         """Copies an array of the host, which nothing changes, to the device. A read-only one, such as a
         parameter of a model, is copied once, and stays there as long as it exists on the host.
         """
-        if not isinstance(array, np.ndarray) or array.flags.writeable or array.base is not None:
+        if not isinstance(array, np.ndarray):
             return self.put(array)
         found = self.constants.get(id(array))
         if found is None:
-            found = self.constants[id(array)] = self.put(array)
-            finalize(array, self.constants.pop, id(array), None).atexit = False
+            found = self.put(array)
+            cast("Allocation", found.owner).is_of_model = True
+            if not array.flags.writeable and array.base is None:
+                self.constants[id(array)] = found
+                finalize(array, self.constants.pop, id(array), None).atexit = False
         return found
 
     def get(self, buffer: DeviceArray) -> Array:
@@ -283,10 +295,11 @@ class CudaMemory:
 
     def found_owners(self, offsets: Array) -> DeviceArray:
         """Finds the sequence of each entry by a kernel."""
-        made = empty(self.device, (int(offsets[-1]),), "int64")
-        if made.nbytes:
-            words = [made.address, self.indices(offsets).address, len(offsets) - 1, made.size]
-            launch_over(self.device, moves.owners(), made.size, words)
+        with for_all_streams(self.device):
+            made = empty(self.device, (int(offsets[-1]),), "int64")
+            if made.nbytes:
+                words = [made.address, self.indices(offsets).address, len(offsets) - 1, made.size]
+                launch_over(self.device, moves.owners(), made.size, words)
         return made
 
 

@@ -1,12 +1,30 @@
 """Where the steps of a batch lie, as arrays on a device that kernels read."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
 from stepnet.compiler.targets.cuda.device import Array, Device, DeviceArray, put
+from stepnet.compiler.targets.cuda.lanes import LaneTable
 from stepnet.compiler.values.once import computed_once
 from stepnet.ragged.positions import Positions
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceLanes:
+    """A table of lanes on a device. groups: the groups of blocks. array: the words of `LaneTable.first`, of
+    which there are `count`, and then those of its lanes.
+    """
+
+    groups: int
+    count: int
+    array: DeviceArray
+
+    @property
+    def words(self) -> tuple[int, int]:
+        """The addresses of both, which are arguments of a loop's kernel."""
+        return self.array.address, self.array.address + 8 * self.count
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,24 +48,26 @@ class DevicePositions:
         return put(self.device, np.asarray(array, np.int64))
 
     @computed_once
-    def starts(self) -> DeviceArray:
-        """The index of the first step of each sequence."""
-        return self.put(self.positions.starts)
-
-    @computed_once
-    def lengths(self) -> DeviceArray:
-        """The number of steps of each sequence."""
-        return self.put(self.positions.lengths)
-
-    @computed_once
     def steps(self) -> DeviceArray | None:
         """The index of each step after the first; None if the steps lie one after the other."""
         return None if self.positions.steps is None else self.put(self.positions.steps)
 
     @computed_once
-    def order(self) -> DeviceArray:
-        """The sequences, the longest first, so that those of like length share a group."""
-        return self.put(np.argsort(-self.positions.lengths, kind="stable"))
+    def tables(self) -> dict[Hashable, DeviceLanes]:
+        """The tables of lanes that were made so far, by what they were made for."""
+        return {}
+
+    def lanes(self, key: Hashable, reverse: bool, made: Callable[[], LaneTable]) -> DeviceLanes:
+        """Returns a table of lanes on the device, for sequences that run forward or backward.
+
+        key: of what it is for. made: makes the table at the first use.
+        """
+        if (key, reverse) not in self.tables:
+            table = made()
+            lanes = table.placed(self.positions, reverse)
+            array = self.put(np.concatenate([table.first, lanes.ravel()]))
+            self.tables[key, reverse] = DeviceLanes(table.groups, len(table.first), array)
+        return self.tables[key, reverse]
 
     @computed_once
     def row_of(self) -> DeviceArray:

@@ -6,7 +6,7 @@ with registers of its own for its inputs, so that no value moves from register t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
@@ -14,6 +14,7 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.elements import ElementWriter, RowOfThread, Source, zero
+from stepnet.compiler.targets.cuda.lane_code import LaneTurn, turns_of
 from stepnet.compiler.targets.cuda.loop import LoopForm, LoopWriter
 from stepnet.compiler.targets.cuda.places import Place, PlaceWriter
 
@@ -44,7 +45,10 @@ def units_code(plan: Plan) -> LoopCode | None:
     the step depend on each other.
     """
     form = LoopForm(plan, 1, THREADS, 0)
-    return UnitLoopWriter(form).written() if are_alone(form) else None
+    if not are_alone(form):
+        return None
+    size = form.body.type_of(form.kinds["m"][0]).size
+    return UnitLoopWriter(replace(form, group_rows=max(1, THREADS // size))).written()
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,8 @@ class UnitLoopWriter(LoopWriter):
 
     def written(self) -> LoopCode:
         """Writes the kernel."""
-        form, code = self.form, self.code
-        size = form.body.type_of(form.kinds["m"][0]).size
-        rows = max(1, THREADS // size)
+        code, rows = self.code, self.form.group_rows
+        size = self.form.body.type_of(self.form.kinds["m"][0]).size
         blocks = -(-size // THREADS)
         group, part = code.divided(code.block_index, blocks)
         place, flat = code.divided(code.thread, size) if blocks == 1 else (integer(0), code.thread)
@@ -115,34 +118,53 @@ class UnitLoopWriter(LoopWriter):
         is_unit = code.and_(
             code.icmp_signed("<", place, integer(rows)), code.icmp_signed("<", flat, integer(size))
         )
-        sequence, is_there = self.sequence_at(code.summed(code.multiplied(group, rows), place))
-        with code.when(code.and_(is_unit, is_there)):
-            ahead = self.unit(sequence, flat, size)
+        with code.when(is_unit):
+            ahead = self.unit(group, place, flat, size)
         made = code.finished(THREADS, 0, blocks)
         schedule = f"a thread for each of {size} units, inputs read {ahead} steps ahead"
         return LoopCode(made, schedule, rows)
 
-    def unit(self, sequence: Value, flat: Value, size: int) -> int:
-        """Writes all steps of a unit of a sequence; returns how many steps ahead it reads."""
+    def unit(self, group: Value, place: Value, flat: Value, size: int) -> int:
+        """Writes all turns of a unit of a lane; returns how many steps ahead it reads."""
+        code = self.code
+        first, count = turns_of(code, group)
+        zeros: list[Value] = [zero(type_.dtype) for _, type_ in self.types_of_memories()]
+        ahead = list[int]()
+
+        def turn(at: Value, before: list[Value]) -> list[Value]:
+            """Writes all steps of a turn; returns the memories at its end."""
+            lane = self.lane_at(code.add(first, at), place)
+            begun = [self.initial(n, lane.row, flat, size) for n in range(len(before))]
+            memories = [code.select(lane.begins, *each) for each in zip(begun, before, strict=True)]
+            memories, read = self.steps_of_turn(lane, memories, flat, size)
+            ahead.append(read)
+            with code.when(lane.ends):
+                self.write_memories(memories, lane.row, flat, size)
+            return memories
+
+        code.carry(0, count, zeros, turn)
+        return ahead[0]
+
+    def steps_of_turn(
+        self, lane: LaneTurn, memories: list[Value], flat: Value, size: int
+    ) -> tuple[list[Value], int]:
+        """Writes all steps of a unit in a turn. memories: its elements ahead of it; returns those at its end,
+        and how many steps ahead it reads.
+        """
         code, kinds = self.code, self.form.kinds
-        start = code.read_number(code.pointer("starts"), sequence)
-        length = code.read_number(code.pointer("lengths"), sequence)
-        done = self.read_or(integer(0), "first_steps", sequence)
-        memories = [self.initial(place, sequence, flat, size) for place in range(len(kinds["m"]))]
+        done = code.add(self.read_or(integer(0), "first_steps", lane.row), lane.before)
         writer = UnitWriter(code, self.form, self.sources())
         numbers = list(dict.fromkeys([*kinds["y"], *kinds["f"]]))
         true = ir.Constant(ir.IntType(1), 1)
         writer.memories = dict(zip(kinds["m"], memories, strict=True))
-        writer.step(numbers, flat, RowOfThread(integer(0), integer(0), sequence, true, done), None)
+        writer.step(numbers, flat, RowOfThread(integer(0), integer(0), lane.row, true, done), None)
         ahead = max(1, min(MOST_AHEAD, REGISTERS // max(len(writer.inputs), 1)))
 
         def entry(step: Value) -> Value:
             """Writes the entry of a step; that of the last one for those beyond."""
-            last = code.sub(length, integer(1))
-            within = code.smaller(step, last)
-            is_backward = code.icmp_signed("!=", code.word("reverse"), integer(0))
-            time = code.select(is_backward, code.sub(last, within), within)
-            return code.add(start, self.read_or(time, "steps", time))
+            within = code.smaller(step, code.sub(lane.count, integer(1)))
+            time = self.time_at(lane, within)
+            return code.add(lane.start, self.read_or(time, "steps", time))
 
         def inputs(step: Value) -> list[Value]:
             """Writes the loads of the inputs of a step."""
@@ -164,9 +186,9 @@ class UnitLoopWriter(LoopWriter):
             ] or [[]] * ahead
             for place in range(ahead):
                 step = code.summed(first, integer(place))
-                is_real = code.icmp_signed("<", step, length)
+                is_real = code.icmp_signed("<", step, lane.count)
                 at = entry(step)
-                row = RowOfThread(integer(0), at, sequence, is_real, code.add(step, done))
+                row = RowOfThread(integer(0), at, lane.row, is_real, code.add(step, done))
                 writer.memories = dict(zip(kinds["m"], present, strict=True))
                 values = writer.step(numbers, flat, row, slots[place])
                 slots[place] = inputs(code.summed(step, integer(ahead)))
@@ -175,28 +197,22 @@ class UnitLoopWriter(LoopWriter):
                 present = [code.select(is_real, values[number], before) for number, before in pairs]
             return [*present, *(value for slot in slots for value in slot)]
 
-        with code.when(code.icmp_signed(">", length, integer(0))):
+        def run() -> list[Value]:
+            """Writes all steps; returns the memories after them."""
             first = [value for place in range(ahead) for value in inputs(integer(place))]
-            final = code.carry(0, length, [*memories, *first], turn, step=ahead)
-            self.write_memories(final[: len(memories)], sequence, flat, size)
-        with code.when(code.icmp_signed("==", length, integer(0))):
-            self.write_memories(memories, sequence, flat, size)
-        return ahead
+            return code.carry(0, lane.count, [*memories, *first], turn, step=ahead)[: len(memories)]
+
+        return code.either(code.icmp_signed(">", lane.count, integer(0)), run, memories), ahead
 
     def initial(self, place: int, sequence: Value, flat: Value, size: int) -> Value:
         """Writes the element of an initial memory: a load, or zero where there is no array."""
         code, dtype = self.code, self.form.body.type_of(self.form.kinds["m"][place]).dtype
-        before, given, after = code.block, code.append_basic_block("given"), code.append_basic_block("begun")
-        code.cbranch(code.icmp_signed("!=", code.word(f"m{place}"), integer(0)), given, after)
-        code.position_at_end(given)
         index = code.add(code.multiplied(sequence, size), flat)
-        value = code.read_element(dtype, code.pointer(f"m{place}"), index)
-        code.branch(after)
-        code.position_at_end(after)
-        either = code.phi(value.type)
-        either.add_incoming(value, given)
-        either.add_incoming(zero(dtype), before)
-        return either
+        return code.either(
+            code.icmp_signed("!=", code.word(f"m{place}"), integer(0)),
+            lambda: [code.read_element(dtype, code.pointer(f"m{place}"), index)],
+            [zero(dtype)],
+        )[0]
 
     def write_step(
         self, values: dict[int, Value], entry: Value, flat: Value, is_real: Value, size: int

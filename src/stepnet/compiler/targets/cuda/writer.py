@@ -1,6 +1,6 @@
 """Writes a kernel as LLVM code: its arguments, who runs it, shared memory, barriers, elements of arrays."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -57,6 +57,36 @@ class KernelWriter(Code):
         """Writes a barrier: no thread of the block goes on until all have come here. All of them must."""
         self.function_call("barrier", VOID, [])
 
+    def any_of_block(self, condition: Value) -> Value:
+        """Writes a barrier; returns whether the condition is true for any thread of the block."""
+        found = self.function_call("any_of_block", I32, [self.zext(condition, I32)])
+        return self.icmp_signed("!=", found, ir.Constant(I32, 0))
+
+    def carry_while(
+        self,
+        initial: Sequence[Value],
+        holds: Callable[[list[Value]], Value],
+        write_body: Callable[[list[Value]], Sequence[Value]],
+    ) -> list[Value]:
+        """Writes a loop that carries values in registers as long as a condition is true; returns the last.
+
+        holds: writes the condition on the present values. write_body: writes an iteration, which takes the
+            present values; returns the next ones.
+        """
+        before, values = self.block, list[ir.PhiInstr]()
+
+        def runs() -> Value:
+            """Writes the condition."""
+            values.extend(self.phi(value.type) for value in initial)
+            return holds([*values])
+
+        with self.loop_while(runs):
+            following = [*write_body([*values])]
+            for phi, first, then in zip(values, initial, following, strict=True):
+                phi.add_incoming(first, before)
+                phi.add_incoming(then, self.block)
+        return [*values]
+
     def element(self, dtype: str, pointer: Value, index: Value) -> Value:
         """Writes the address of an element of an array of a dtype."""
         return self.at(pointer, self.mul(index, self.number(np.dtype(dtype).itemsize)))
@@ -70,6 +100,25 @@ class KernelWriter(Code):
         """Writes a store of a register as an element of an array."""
         size = np.dtype(dtype).itemsize
         store_vector(self, dtype, value, self.element(dtype, pointer, index), size)
+
+    def either(
+        self, condition: Value, write: Callable[[], Sequence[Value]], otherwise: Sequence[Value]
+    ) -> list[Value]:
+        """Writes values that are computed only if a condition holds; else they are those of `otherwise`."""
+        before, inside = self.block, self.append_basic_block("some")
+        after = self.append_basic_block("after")
+        self.cbranch(condition, inside, after)
+        self.position_at_end(inside)
+        written, last = write(), self.block
+        self.branch(after)
+        self.position_at_end(after)
+        found = list[Value]()
+        for value, other in zip(written, otherwise, strict=True):
+            phi = self.phi(value.type)
+            phi.add_incoming(value, last)
+            phi.add_incoming(other, before)
+            found.append(phi)
+        return found
 
     @contextmanager
     def over_threads(self, count: "int | Value") -> Generator[Value]:

@@ -23,8 +23,10 @@ from stepnet.compiler.targets.base import (
     CalledKernel,
     Kernel,
     LowPrecisionCell,
+    Places,
     PreparedCall,
     Results,
+    TableLayout,
     TotalEngine,
 )
 from stepnet.compiler.targets.cpu.costs import COSTS
@@ -114,19 +116,19 @@ class BoundRecurrence(CalledKernel):
         self.recurrence, self.weights = OneDnnKernel(self.known).weights(parameters)
         return True
 
-    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
+    def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
         """Prepares later calls with other arrays and the same lengths, for which the padded layout (where
         each step lies in oneDNN's arrays) need not be found again. None if the call returns last outputs
-        only, or if later lengths may differ (`any_lengths`).
+        only, or if later lengths may differ, so that `layout` says how their sequences lie.
         """
-        layout = padding(call, self.known.cell.recur.reverse)
-        if call.last_only or any_lengths:
+        if call.last_only or layout is not None:
             return None
+        padded = padding(call, self.known.cell.recur.reverse)
 
-        def run(given: Sequence[Any], offsets: Array | None) -> Results:
+        def run(given: Sequence[Any], places: Places | None) -> Results:
             """Runs the recurrence on other arrays of the same layout; oneDNN's cells have no statics."""
             count = len(call.sequences)
-            return self.results(layout, call, given[:count], given[count:])
+            return self.results(padded, call, given[:count], given[count:])
 
         return PreparedCall(run, 0)  # 0 bytes: primitives and paddings are in shared caches
 

@@ -16,13 +16,13 @@ from stepnet.torch.patches.transformers.check import argument_names, difference,
 from stepnet.torch.patches.transformers.lengths import with_lengths
 from stepnet.torch.patches.transformers.rebind import globals_read, innermost, is_rebindable, rebound
 from stepnet.torch.patches.transformers.records import FILES, FunctionPatch
-from stepnet.torch.patches.transformers.scan import on_engine
+from stepnet.torch.patches.transformers.scan import ENGINE, on_engine
 from stepnet.torch.patches.transformers.states import unknown_layers, without_functions
 from stepnet.torch.patches.transformers.table import FUNCTIONS, LAYERS, LEFT, METHODS, WHOLE
 from stepnet.torch.patches.transformers.tokens import TOKEN, with_tokens
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded, untraced
-from stepnet.torch.sequences import HOST, dtypes_refused
+from stepnet.torch.sequences import HOST, dtypes_refused, runs_on
 
 torch: Any = pytorch("torch")
 PACKED = ("cu_seqlens", "seq_idx")
@@ -170,11 +170,13 @@ def refusal(parameters: list[Any]) -> str | None:
     """Returns the reason why a layer with these parameters cannot be accelerated now, their device or their
     dtype; None if it can.
     """
-    places = {tensor.device.type for tensor in parameters if tensor.device.type != HOST}
+    devices = {tensor.device for tensor in parameters}
+    places = {device.type for device in devices if not runs_on(device, "auto")}
     if places:
         where = ", ".join(sorted(places))
         return (
-            f"its parameters are on {where}: stepnet runs this layer on the CPU; move the model there first"
+            f"its parameters are on {where}: stepnet runs this layer on the CPU and on GPUs that its engine "
+            '"cuda" takes; move the model there first'
         )
     return dtypes_refused(parameters)
 
@@ -304,25 +306,30 @@ def is_half_token(row: FunctionPatch, args: tuple[Any, ...], kwargs: dict[str, A
 
 def without_kernel(theirs: Callable[..., Any]) -> Any:
     """Wraps a function of transformers (`theirs`) that runs a whole layer as one call of a GPU kernel: where
-    stepnet runs, the wrapper returns None, so that the layer calls its separate functions, which stepnet
-    replaces.
+    stepnet runs on the CPU, the wrapper returns None, so that the layer calls its separate functions, which
+    stepnet replaces.
     """
 
     @functools.wraps(theirs)
     def whole(*args: Any, **kwargs: Any) -> Any:
-        """Returns None where stepnet runs; calls the kernel otherwise."""
-        return theirs(*args, **kwargs) if is_elsewhere(args, kwargs) else None
+        """Returns None where stepnet runs on the CPU; calls the kernel otherwise."""
+        is_on_gpu = any(device.type != HOST for device in devices_in(args, kwargs))
+        return theirs(*args, **kwargs) if is_on_gpu or is_elsewhere(args, kwargs) else None
 
     return whole
 
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Tells whether transformers' own code must run a call with these arguments: while a graph is recorded,
-    on other devices than the CPU, or for packed sequences.
+    on devices that the engines do not take, or for packed sequences.
     """
     if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):
         return True
-    values = (*args, *kwargs.values())
-    return any(isinstance(value, torch.Tensor) and value.device.type != HOST for value in values)
+    return not all(runs_on(device, ENGINE.get()) for device in devices_in(args, kwargs))
+
+
+def devices_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[Any]:
+    """Returns the devices of the tensors among the arguments of a call."""
+    return {value.device for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)}

@@ -28,7 +28,7 @@ from stepnet.torch.function import run_tensors
 from stepnet.torch.patches.transformers.single import Single
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_transformed
-from stepnet.torch.sequences import MOST_KEPT, dense_positions
+from stepnet.torch.sequences import HOST, MOST_KEPT, dense_positions
 
 torch: Any = pytorch("torch")
 Step = Callable[[Any, Any, Any], Any]
@@ -149,7 +149,8 @@ def scan_in(
         name_of(dtype),
         reverse,
     )
-    if time == 1 and not params and is_single():
+    is_here = next(iter(x.values())).device.type == HOST
+    if time == 1 and is_here and not params and is_single():
         return single_results(key, rows, (*x.values(), *memories))
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]) for tensor in x.values()]
     inputs += [None if memory is None else cast_memory(memory, dtype) for memory in memories]

@@ -230,7 +230,7 @@ def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Runs a single token with a cache, without padding or packed sequences, as one step, if that is
         possible; calls the layer's forward otherwise.
         """
-        if hidden_states.shape[1] == 1:
+        if hidden_states.shape[1] == 1 and hidden_states.device.type == HOST:
             given = kwargs if not args else dict(zip(names, args, strict=False)) | kwargs
             cache = given.get(cached)
             if (

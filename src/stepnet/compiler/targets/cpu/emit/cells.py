@@ -4,6 +4,7 @@ A tile may extend past the last row: records are allocated there, but their cont
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from llvmlite import ir
 
@@ -18,8 +19,9 @@ from stepnet.compiler.targets.cpu.lower.loops import (
 )
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
-from stepnet.compiler.targets.cpu.products.tile import LeftOperand, Sums, accumulate
-from stepnet.compiler.targets.cpu.products.tiles import Tile
+from stepnet.compiler.targets.cpu.products.matrix import MatrixTiles
+from stepnet.compiler.targets.cpu.products.tile import Ahead, LeftOperand, Sums, accumulate
+from stepnet.compiler.targets.cpu.products.tiles import AHEAD_ROWS, Tile
 from stepnet.compiler.targets.cpu.writing.code import (
     Code,
     lane_indices,
@@ -43,6 +45,54 @@ class TileCell:
     sums: dict[int, ir.Value]
 
 
+@dataclass(frozen=True)
+class Following:
+    """Unit block (a vector of features of the result) whose parameters are fetched by the tiles before it.
+
+    part, parts: the number of a tile among those tiles, each of which fetches a part, and how many there are.
+    """
+
+    block: ir.Value
+    part: ir.Value
+    parts: ir.Value
+
+
+@dataclass(frozen=True)
+class TilePlace:
+    """Place of a register tile, and the parameters that it fetches for the tiles that follow.
+
+    row, block: its first row and unit block (a vector of features of the result).
+    gate_group: the index of the group of gates (products per unit) that it computes, of `Tile.gate_groups`
+        equal ones; None for all gates.
+    following: the unit block whose parameters are fetched; None for none.
+    """
+
+    row: ir.Value
+    block: ir.Value
+    gate_group: ir.Value | None = None
+    following: Following | None = None
+
+
+def fetched_ahead(
+    code: Code, packed: ir.Value, unit_bytes: int, words: int, tile: Tile, place: TilePlace
+) -> Ahead | None:
+    """Computes which parameters a tile fetches for the tiles that follow; None for none.
+
+    packed: the pointer to the parameters of the first unit block (vector of features).
+    unit_bytes, words: the bytes of the parameters of a unit block, and the packed words of k.
+    """
+    following = place.following
+    if following is None or tile.rows < AHEAD_ROWS:
+        return None
+    part, parts = following.part, following.parts
+    if place.gate_group is not None:
+        turns = code.number(tile.gate_groups)
+        part, parts = code.add(code.mul(part, turns), place.gate_group), code.mul(parts, turns)
+    each = code.sdiv(code.number(tile.units * unit_bytes // words), parts)
+    begin = code.at(packed, code.mul(following.block, code.number(unit_bytes)))
+    return Ahead(code.at(begin, code.mul(part, code.mul(each, code.number(words)))), each)
+
+
 def join_vectors(code: Code, vectors: list[ir.Value]) -> ir.Value:
     """Concatenates vectors of equal width, whose number is a power of two, to one long vector."""
     while len(vectors) > 1:
@@ -60,13 +110,25 @@ def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
     return [code.slice(value, first, width) for first in range(0, count * width, width)]
 
 
+def added(code: Code, sums: Sums, others: Sums) -> Sums:
+    """Writes the addition of integer sums [row][unit block][gate] to others."""
+    return [
+        [[code.add(*pair) for pair in zip(*gates, strict=True)] for gates in zip(*units, strict=True)]
+        for units in zip(sums, others, strict=True)
+    ]
+
+
 @dataclass
 class CellCode:
-    """Writer of the code of a loop over units, by cells: each a row and one of `blocks` vectors of units."""
+    """Writer of the code of a loop over units, by cells: each a row and one of `blocks` vectors of units.
+
+    matrix: writes the products of tiles that instructions for matrices compute; None if there are none.
+    """
 
     stage: StageCode
     loop: UnitLoop
     blocks: int = field(init=False)
+    matrix: MatrixTiles | None = None
 
     def __post_init__(self) -> None:
         """Computes the number of unit blocks: vectors that hold all units of a row."""
@@ -91,78 +153,57 @@ class CellCode:
                 [TileCell(code.add(row, code.number(index)), block, {}) for index in range(abreast)]
             )
 
-    def tile(
-        self, tile: Tile, row: ir.Value, block: ir.Value, gate_group: ir.Value | None = None
-    ) -> list[TileCell]:
+    def tile(self, tile: Tile, place: TilePlace) -> list[TileCell]:
         """Writes the products of one register tile (rows x unit blocks, which are vectors of features of the
-        result); returns its cells with their sums.
-
-        row, block: the first row and the first unit block of the tile.
-        gate_group: the index of the group of gates (products per unit) to compute, of `tile.gate_groups`
-            equal ones; the cells then have its sums under the first of the nodes that the sums compute
-            (`ports`). None for all gates.
+        result); returns its cells with their sums. If the tile computes a group of gates, the cells have its
+        sums under the first of the nodes that the sums compute (`ports`).
         """
         code = self.code
         cells = [
-            TileCell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
+            TileCell(code.add(place.row, code.number(i)), code.add(place.block, code.number(u)), {})
             for u in range(tile.units)
             for i in range(tile.rows)
         ]
         for product in self.loop.products:
-            sums = self.products(product, tile, row, block, gate_group)
+            sums = self.products(product, tile, place)
             for index, cell in enumerate(cells):
                 gates = sums[index % tile.rows][index // tile.rows]
                 cell.sums.update(zip(product.ports[: len(gates)], gates, strict=True))
         return cells
 
-    def products(
-        self, product: ProductSum, tile: Tile, row: ir.Value, block: ir.Value, gate_group: ir.Value | None
-    ) -> Sums:
+    def products(self, product: ProductSum, tile: Tile, place: TilePlace) -> Sums:
         """Writes one sum of matrix products over a tile (rows x unit blocks, which are vectors of features);
         returns the accumulators [row][unit block][gate].
-
-        row, block: the tile's first row and unit block.
-        gate_group: the index of the group of gates (products per unit) to compute, if the tile computes
-            several groups in turn; None for all gates.
         """
         sums: Sums | None = None
         for operand in product.operands:
-            sums = self.operand_product(operand, len(product.ports), sums, tile, row, block, gate_group)
+            sums = self.operand_product(operand, len(product.ports), sums, tile, place)
         assert sums is not None
         return sums
 
     def operand_product(
-        self,
-        operand: ProductOperand,
-        gates: int,
-        initial: Sums | None,
-        tile: Tile,
-        row: ir.Value,
-        block: ir.Value,
-        gate_group: ir.Value | None,
+        self, operand: ProductOperand, gates: int, initial: Sums | None, tile: Tile, place: TilePlace
     ) -> Sums:
         """Writes the products of one left operand over a tile (rows x unit blocks, which are vectors of
         features), added to the sums so far; returns the sums.
 
         gates: the number of products per unit.
         initial: the sums so far, [row][unit block][gate]; None for zeros.
-        row, block: the tile's first row and unit block.
-        gate_group: the index of the group of gates to compute, of `tile.gate_groups` equal ones; None for all
-            gates.
 
         Products with weights in int8 have separate accumulators, which are scaled at the end.
         """
         code, width, source = self.code, self.stage.width, operand.field
         kind = arithmetic(operand.weights, source.dtype, width, code.processor)
-        left = self.left_operand(source, source.offset + operand.start * source.itemsize, tile, row)
+        left = self.left_operand(source, source.offset + operand.start * source.itemsize, tile, place.row)
         line_bytes = gates * width * kind.word_bytes
         unit_bytes = (kind.heads + kind.word_count(operand.inner)) * line_bytes
         first = code.at(self.stage.constants, operand.packed)
-        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
+        packed = code.at(first, code.mul(place.block, code.number(unit_bytes)))
         own_gates = gates // tile.gate_groups
-        if gate_group is not None:
-            packed = code.at(packed, code.mul(gate_group, code.number(own_gates * width * kind.word_bytes)))
-        packed_words = code.at(packed, kind.heads * line_bytes)
+        if place.gate_group is not None:
+            group_bytes = code.number(own_gates * width * kind.word_bytes)
+            packed = code.at(packed, code.mul(place.gate_group, group_bytes))
+        words = code.at(packed, kind.heads * line_bytes)
         shape = {
             "inner": kind.word_count(operand.inner),
             "gates": own_gates,
@@ -170,8 +211,10 @@ class CellCode:
             "line_bytes": line_bytes,
             "unit_bytes": unit_bytes,
         }
+        ahead = fetched_ahead(code, first, unit_bytes, kind.word_count(operand.inner), tile, place)
+        summed = partial(accumulate, code, tile, left, words, kind, **shape, ahead=ahead)
         if not kind.heads:
-            return accumulate(code, tile, left, packed_words, kind, **shape, initial=initial)
+            return summed(initial=initial)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
             """Loads a line of numbers that lies before the packed words of a matrix, 0 for the initial sums
@@ -186,10 +229,15 @@ class CellCode:
             return [[code.read(type_, code.at(packed, index), 4 * width) for index in u] for u in offsets]
 
         begin = None if operand.scales is None else [head(0, "int32")] * tile.rows
-        totals = accumulate(code, tile, left, packed_words, kind, **shape, initial=begin)
+        if tile.by_matrix:
+            assert self.matrix is not None
+            assert begin is not None
+            totals = added(code, self.matrix.products(left, words, units=tile.units, **shape), begin)
+        else:
+            totals = summed(initial=begin)
         scales: list[ir.Value | None] = [None] * tile.rows
         if operand.scales is not None:
-            own = self.left_operand(operand.scales, operand.scales.offset, tile, row)
+            own = self.left_operand(operand.scales, operand.scales.offset, tile, place.row)
             scales = [self.spread(*place) for place in own.rows(code, tile.rows, code.number(0))]
         columns, scaled = head(1, "float32"), list[list[list[ir.Value]]]()
         for index, scale in enumerate(scales):

@@ -133,22 +133,37 @@ class EncodeCode:
         base = code.at(self.stage.rows.at(code, loop.target.record, row), loop.target.offset)
         block_bytes = width * bytes_of(self.kind.stored)
 
-        def store(values: ir.Value, block: ir.Value) -> None:
-            """Writes the encoding and the store of the values of one block (a vector of the row)."""
-            pointer = code.at(base, code.mul(block, code.number(block_bytes)))
-            code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), pointer, 4)
+        def encoded(block: ir.Value, count: int | None = None) -> ir.Value:
+            """Writes the encoding of the values of one block (a vector of the row); only of the first
+            `count`, if given.
+            """
+            values = self.values(row, block, count)
+            return left_layout(code, self.kind, self.whole_numbers(values, inverse))
+
+        def store(words: ir.Value, block: ir.Value) -> None:
+            """Writes the store of the encoded values of one block (a vector of the row)."""
+            code.write(words, code.at(base, code.mul(block, code.number(block_bytes))), 4)
 
         with code.loop(code.number(0), code.number(self.full_blocks), self.unrolled) as first:
             for block in self.blocks(first):
-                store(self.values(row, block), block)
+                store(encoded(block), block)
         next_block = self.full_blocks
         if remainder := loop.size % width:
-            store(self.values(row, code.number(next_block), remainder), code.number(next_block))
+            block = code.number(next_block)
+            store(self.without_padding(encoded(block, remainder), remainder), block)
             next_block += 1
-        zeros = code.splat(ir.VectorType(ir.FloatType(), width), 0)
-        while next_block * width < self.kind.word_count(loop.size) * self.kind.terms:
+        zeros = code.splat(ir.VectorType(self.kind.stored, width), 0)
+        while next_block * width < self.kind.padded(loop.size):
             store(zeros, code.number(next_block))
             next_block += 1
+
+    def without_padding(self, words: ir.Value, count: int) -> ir.Value:
+        """Returns the encoded values of a block with zeros after the first `count` of a vector. Zero is
+        encoded as the shift, which only weights of zero may meet, but instructions for matrices read on.
+        """
+        if not self.kind.by_matrix:
+            return words
+        return self.code.keep_first(words, count, self.stage.width, self.code.splat(words.type, 0))
 
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
         """Computes int8 codes: values times `inverse`, rounded to int32, plus the shift to unsigned numbers.

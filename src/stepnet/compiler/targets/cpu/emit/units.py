@@ -3,7 +3,8 @@
     for each group of unit blocks:        a multiple of every tile's width: its weights stay in a near cache
         for each kind of tile:
             for block, for row:
-                products                  one microkernel per kind: accumulators in registers
+                products                  one microkernel per kind: accumulators in registers. Large weights
+                                          of the next block are fetched, by each of the tiles a part
                 epilogue                  one for all kinds: it reads the accumulators from memory
 
     order of the groups in steps 0, 1, 2     a b c d | d c b a | a b c d      d, then a are still cached
@@ -15,17 +16,19 @@ step goes through the groups in the opposite order.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import lcm
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, TileCell
+from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, Following, TileCell, TilePlace
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
 from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS
 from stepnet.compiler.targets.cpu.products.tiles import Tile, power_of_two
 from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code, register_type
 
@@ -44,18 +47,23 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
         return
     tiling = Tiling.of(stage.net, loop, width, code.processor)
     first, last = stage.own_blocks(blocks, tiling.grain)
+    cells.matrix = TILE_WRITERS["amx-int8"](code) if tiling.shapes[0].by_matrix else None
+    configured = cells.matrix.configured(stage.rows.count) if cells.matrix else nullcontext()
     tiled = Tiled(cells, tiling)
     counts, full_tiles = tiled.row_counts()
     size = code.number(tiled.group)
     groups = code.sdiv(code.add(code.sub(last, first), code.number(tiled.group - 1)), size)
     from_last = alternating_flag(code) if tiling.is_large else None
-    with code.loop(code.number(0), groups) as index:
+    with configured, code.loop(code.number(0), groups) as index:
+        following: ir.Value = code.smaller(code.add(index, code.number(1)), code.sub(groups, code.number(1)))
         if from_last is not None:
             back = code.sub(code.sub(groups, code.number(1)), index)
             index = code.select(from_last, back, index)
+            after = code.sub(code.sub(groups, code.number(1)), following)
+            following = code.select(from_last, after, following)
         begin = code.add(first, code.mul(index, size))
         end = code.smaller(code.add(begin, size), last)
-        tiled.emit(counts, full_tiles, begin, end)
+        tiled.emit(counts, full_tiles, UnitGroup(begin, end, code.add(first, code.mul(following, size))))
 
 
 def alternating_flag(code: Code) -> ir.Value:
@@ -86,6 +94,18 @@ def narrow(tile: Tile) -> Tile:
     return replace(tile, units=1)
 
 
+@dataclass(frozen=True)
+class UnitGroup:
+    """Group of unit blocks (vectors of features): from block `begin` to `end`.
+
+    following: the first block of the group that is computed next; that of the last one for the last.
+    """
+
+    begin: ir.Value
+    end: ir.Value
+    following: ir.Value
+
+
 class Tiled:
     """Writer of the code of all register tiles (rows x unit blocks, whose sums are in registers) of a range
     of unit blocks (vectors of units).
@@ -94,6 +114,7 @@ class Tiled:
     written once for all kinds of tiles, and reads the accumulators from memory.
 
     shared: whether the epilogue is written once. fetches: whether the operands of a tile are prefetched.
+    ahead: whether parameters of tiles that follow are.
     ports: the type of each sum of a cell, by the node that it computes, in the order of the sums in memory.
     """
 
@@ -115,7 +136,7 @@ class Tiled:
             for port in product.ports
             if port >= 0
         }
-        self.shared, self.fetches = tiling.keeps_sums, tiling.is_large
+        self.shared, self.fetches, self.ahead = tiling.keeps_sums, tiling.is_large, tiling.fetches_ahead
         self.entries = self.table("tiles", [word for kind in self.kinds for word in self.entries_of(kind)])
         self.counts = self.table("counts", counts_of(tiling))
         with self.code.goto_entry_block():
@@ -148,9 +169,9 @@ class Tiled:
         line = code.select(code.icmp_signed(">", full_tiles, code.number(0)), code.add(large, left), left)
         return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), full_tiles
 
-    def emit(self, counts: ir.Value, full_tiles: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """Writes code that computes all rows of unit blocks (vectors of features) `begin` to `end`, in tiles
-        of rows x unit blocks: as many tiles of each shape as the table says.
+    def emit(self, counts: ir.Value, full_tiles: ir.Value, group: UnitGroup) -> None:
+        """Writes code that computes all rows of a group of unit blocks (vectors of features), in tiles of
+        rows x unit blocks: as many tiles of each shape as the table says.
 
         counts: the pointer to the table with the number of tiles of each shape.
         full_tiles: a number to add to that of the first, largest shape.
@@ -162,21 +183,21 @@ class Tiled:
             first = code.icmp_signed("==", index, code.number(0))
             count = code.add(count, code.select(first, full_tiles, code.number(0)))
             with code.when(code.icmp_signed(">", count, code.number(0))):
-                self.shape(index, count, begin, end)
+                self.shape(index, count, group)
 
-    def shape(self, index: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+    def shape(self, index: ir.Value, count: ir.Value, group: UnitGroup) -> None:
         """Writes `count` tiles of one shape (rows x unit blocks, which are vectors of features), one after
         the other along the rows, from the row in `next_row` on, which is advanced. Unit blocks that do not
         fill a tile are computed by its narrow kind, of as many rows and one block. index: the number of the
-        shape. begin, end: the range of unit blocks.
+        shape.
         """
-        code = self.code
+        code, begin, end = self.code, group.begin, group.end
         entries = self.entries_at(index)
         start = code.load(self.next_row)
         stop = code.add(start, code.mul(count, entries["rows"]))
         code.store(stop, self.next_row)
         if not self.has_narrow:
-            self.tiles(index, begin, end, start, stop)
+            self.tiles(index, group, start, stop)
             return
         full_tiles = code.add(
             begin, code.mul(code.sdiv(code.sub(end, begin), entries["units"]), entries["units"])
@@ -184,27 +205,51 @@ class Tiled:
         with code.loop(code.number(0), code.number(2)) as half:
             wide = code.icmp_signed("==", half, code.number(0))
             first, last = code.select(wide, begin, full_tiles), code.select(wide, full_tiles, end)
-            self.tiles(code.select(wide, index, entries["narrow"]), first, last, start, stop)
+            own = UnitGroup(first, last, group.following)
+            self.tiles(code.select(wide, index, entries["narrow"]), own, start, stop)
 
-    def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-        """Writes all tiles of one kind (rows x unit blocks, which are vectors of features), over unit blocks
-        `begin` to `end` and rows `start` to `stop`. kind: its number, known only at run time: the code tests
+    def tiles(self, kind: ir.Value, group: UnitGroup, start: ir.Value, stop: ir.Value) -> None:
+        """Writes all tiles of one kind (rows x unit blocks, which are vectors of features), over the unit
+        blocks of a group and rows `start` to `stop`. kind: its number, known only at run time: the code tests
         it against each kind.
         """
         code = self.code
         entries = self.entries_at(kind)
-        with code.loop(begin, end, entries["units"]) as block, code.loop(start, stop, entries["rows"]) as row:
+        blocks = code.loop(group.begin, group.end, entries["units"])
+        with blocks as block, code.loop(start, stop, entries["rows"]) as row:
+            following = self.following(row, block, group, start, stop, entries) if self.ahead else None
+            place = TilePlace(row, block, following=following)
             if self.fetches:
                 with code.loop(code.number(0), code.mul(entries["rows"], entries["units"])) as number:
                     self.unit.fetch(*self.row_and_block(number, row, block, entries))
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
                     if self.shared:
-                        self.store_sums(tile, row, block)
+                        self.store_sums(tile, place)
                     else:
-                        self.unit.epilogues(self.unit.tile(tile, row, block))
+                        self.unit.epilogues(self.unit.tile(tile, place))
             if self.shared:
                 self.epilogues(row, block, entries)
+
+    def following(
+        self,
+        row: ir.Value,
+        block: ir.Value,
+        group: UnitGroup,
+        start: ir.Value,
+        stop: ir.Value,
+        entries: Entries,
+    ) -> Following:
+        """Computes which parameters the tile at a row and a unit block (a vector of features) fetches: its
+        part of those of the next tile's unit blocks.
+
+        start, stop: the rows over which tiles of this kind run. entries: the sizes of the kind.
+        """
+        code, rows = self.code, entries["rows"]
+        behind = code.add(block, entries["units"])
+        behind = code.select(code.icmp_signed("<", behind, group.end), behind, group.following)
+        part, parts = (code.sdiv(code.sub(end, start), rows) for end in (row, stop))
+        return Following(behind, part, parts)
 
     def entries_of(self, kind: Tile) -> list[int]:
         """Lists the entries of a kind of tile in the run-time table: its rows; its unit blocks (vectors of
@@ -232,18 +277,17 @@ class Tiled:
         line = code.at(self.entries, code.mul(kind, code.number(8 * len(ENTRIES))))
         return {name: code.read_number(line, code.number(index)) for index, name in enumerate(ENTRIES)}
 
-    def store_sums(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """Writes the products of the tile that begins at a row and a unit block (a vector of features), and
-        stores of their sums to stack memory, where the epilogue (the elementwise work on the sums) of all
-        kinds of tiles reads them. A tile with several groups of gates (products per unit) computes one group
-        after the other.
+    def store_sums(self, tile: Tile, place: TilePlace) -> None:
+        """Writes the products of a tile, and stores of their sums to stack memory, where the epilogue (the
+        elementwise work on the sums) of all kinds of tiles reads them. A tile with several groups of gates
+        (products per unit) computes one group after the other.
         """
         if tile.gate_groups == 1:
-            self.store_ports(self.unit.tile(tile, row, block), self.ports, self.sums)
+            self.store_ports(self.unit.tile(tile, place), self.ports, self.sums)
             return
         code = self.code
         with code.loop(code.number(0), code.number(tile.gate_groups)) as gate_group:
-            cells = self.unit.tile(tile, row, block, gate_group)
+            cells = self.unit.tile(tile, replace(place, gate_group=gate_group))
             for product in self.unit.loop.products:
                 ports = product.ports[: len(product.ports) // tile.gate_groups]
                 bytes_ = code.mul(gate_group, code.number(len(ports) * self.bytes))

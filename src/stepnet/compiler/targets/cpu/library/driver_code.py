@@ -277,7 +277,7 @@ class RunCode:
         code, (*_, axis) = self.code, extent
         starts, lengths = self.values["offsets", axis], self.arena["lengths", axis]
         memory, laid = (self.arena[name, extent] for name in ("lanes", "laid"))
-        code.call(self.lay, [lengths, self.rows, memory, laid, code.number(LANES)])
+        code.call(self.lay, [lengths, self.rows, memory, self.rows, laid, code.number(LANES)])
         numbers = {name: code.word(laid, LAID[name]) for name in ("lanes", "steps", "order")}
         tables = {name: code.at(laid, LAID[name]) for name in ("first", "lane_steps")}
         return {"starts": starts, "lengths": lengths, "rows": self.rows, **numbers, **tables}

@@ -12,6 +12,7 @@ from stepnet.compiler.targets.cpu.machine.processor import (
     available_processors,
     baseline,
     host_processor,
+    without_amx,
 )
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import InputError
@@ -74,8 +75,8 @@ def platform_named(name: str) -> Platform:
             f"libraries are built for Linux on x86-64 and aarch64, and this is {sys.platform} on "
             f"{platform.machine()}: give --target (Python: target=) one of {', '.join(FIXED)}"
         )
-    code = host_processor() if name == "native" else available_processors()[-1]
-    if not code.is_x86:  # there is nothing to check: all processors of this family have what the code needs
-        return Platform(name, code, machine)
+    code = without_amx(host_processor()) if name == "native" else available_processors()[-1]
+    if not code.is_x86:  # a library checks no features there, so it uses what all of this family have
+        return Platform(name, NAMED[machine], machine)
     stated = tuple(flag[1:] for flag in code.features.split(",") if flag.startswith("+"))
     return Platform(name, code, machine, stated or FEATURES[code.name])

@@ -10,8 +10,8 @@ from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.tiles import (
-    FAR_BYTES,
     LARGE_BYTES,
+    TURN_BYTES,
     Tile,
     cover,
     cycles_in_cache,
@@ -35,6 +35,7 @@ class Tiling:
     keeps_sums: whether sums are stored to memory between the products and the epilogue. If the epilogue is
         long, its code is emitted once instead of in each tile.
     is_large: whether the parameters displace everything else from the near caches.
+    fetches_ahead: whether tiles of many rows fetch the parameters of the tiles that follow.
     """
 
     shapes: tuple[Tile, ...]
@@ -44,6 +45,7 @@ class Tiling:
     grain: int
     keeps_sums: bool
     is_large: bool
+    fetches_ahead: bool
 
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, processor: Processor) -> "Tiling":
@@ -53,15 +55,17 @@ class Tiling:
         """
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
-        vectors_per_word, unit_bytes = 1, 0
+        vectors_per_word, unit_bytes, by_matrix = 1, 0, True
         for product in loop.products:
             for operand in product.operands:
                 kind = arithmetic(operand.weights, operand.field.dtype, width, processor)
+                by_matrix &= kind.by_matrix
                 vectors_per_word = max(vectors_per_word, kind.vectors_per_word)
                 unit_bytes += len(product.ports) * kind.word_count(operand.inner) * kind.word_bytes
         keeps_sums = instruction_count(net, loop) > 2 * gates
-        is_large = keeps_sums and unit_bytes * loop.size >= LARGE_BYTES
-        takes_turns = is_large and unit_bytes * loop.size < FAR_BYTES
+        fetches_ahead = unit_bytes * loop.size >= LARGE_BYTES
+        is_large = keeps_sums and fetches_ahead
+        takes_turns = is_large and unit_bytes * width <= TURN_BYTES
         divisor = most_gate_groups(loop) if takes_turns else 1
         shapes = tiles(
             processor,
@@ -70,9 +74,10 @@ class Tiling:
             max(1, vector_bytes // processor.vector_bytes),
             vectors_per_word,
             divisor,
+            by_matrix,
         )
         grain = grain_of(blocks, shapes[-1].units)
-        return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
+        return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large, fetches_ahead)
 
     def cover(self, rows: int) -> tuple[int, ...]:
         """Returns the number of tiles of each of these shapes that together compute at least `rows` rows."""
@@ -80,11 +85,12 @@ class Tiling:
 
     def cost(self, rows: int) -> float:
         """Estimates the time of `rows` rows from the cycles of the tiles that cover them, in units of the
-        time of one row of the largest tile.
+        time of one row of the largest tile of vectors.
         """
         cycles = [cycles_in_cache(shape, self.gates) for shape in self.shapes]
         total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
-        return total / cycles[0] * self.shapes[0].rows
+        of_vectors = next(index for index, shape in enumerate(self.shapes) if not shape.by_matrix)
+        return total / cycles[of_vectors] * self.shapes[of_vectors].rows
 
 
 def instruction_count(net: Net, loop: UnitLoop) -> int:

@@ -140,6 +140,10 @@ class RowAllocator:
             return np.empty((count, *self.shape), self.dtype)
         return self.maker(count)()
 
+    def zeros(self, count: int) -> Array:
+        """Allocates an array of `count` rows of zeros."""
+        return np.zeros((count, *self.shape), self.dtype)
+
     def maker(self, count: int) -> Callable[[], Array]:
         """Returns a function that makes an uninitialised array of `count` rows, in huge pages if it is large;
         repeated calls of it save the computation of sizes.

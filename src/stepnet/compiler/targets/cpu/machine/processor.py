@@ -9,7 +9,8 @@ on an AVX-512 machine.
 
 import os
 import platform
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
 
@@ -19,6 +20,8 @@ import numpy as np
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.digest import digest
+from stepnet.compiler.targets.cpu.machine.amx import has_permission
+from stepnet.compiler.targets.cpu.machine.arm import arm_features, sve_bytes
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.fork_guard import run_in_thread
 from stepnet.errors import InputError
@@ -28,7 +31,7 @@ from stepnet.errors import InputError
 class Processor:
     """Instruction set of a processor that code is generated for.
 
-    name: avx512, avx2 or generic.
+    name: avx512, avx2, sve, neon or generic.
     cpu, features: the processor and its features by LLVM's names; cpu is "" outside the x86-64 family.
     vector_bytes: the bytes of a vector.
     registers: the number of vector registers.
@@ -59,22 +62,12 @@ class Processor:
         """Tells whether the processor is of the x86-64 family, whose instructions LLVM has intrinsics for."""
         return bool(self.cpu)
 
-    @property
-    def multiplies_bfloat16(self) -> bool:
-        """Tells whether the processor multiplies pairs of bfloat16 and adds the products by one
-        instruction.
-        """
-        return self.has("avx512bf16")
-
-    @property
-    def multiplies_int8(self) -> bool:
-        """Tells whether the processor multiplies four uint8 by four int8 and adds the products by one
-        instruction.
-        """
-        return self.has("avx512vnni")
-
     def has(self, feature: str) -> bool:
-        """Tells whether the instruction set has a feature, by LLVM's name such as "avx512bf16"."""
+        """Tells whether the instruction set has a feature, by LLVM's name such as "avx512bf16", or is of the
+        family "x86-64".
+        """
+        if feature == "x86-64":
+            return self.is_x86
         return f"+{feature}" in self.features.split(",")
 
     def __str__(self) -> str:
@@ -94,6 +87,10 @@ FEATURES = {
 ARM = Processor("generic", "", "+neon", 16, 24)
 """64-bit Arm. Of its 32 registers tiles have 24: LLVM loads the elements of rows in pairs, to registers too.
 With all 32, a tile of 8 rows and 3 gates spills its sums, and takes 1.6 times as long per multiply-add.
+"""
+SVE_BYTES, SVE_REGISTERS = (32, 64), 32
+"""The sizes of SVE registers that code is generated for, and their number. Those of 16 bytes do no more than
+NEON's.
 """
 NAMED = {
     "x86-64-v4": Processor("avx512", "x86-64-v4", "-prefer-256-bit", 64, 32),
@@ -118,7 +115,20 @@ def available_processors() -> tuple[Processor, ...]:
     wider than the environment variable STEPNET_CPU names. The variable is read once per process. Raises
     `InputError` if it names no instruction set of this processor.
     """
-    return up_to(requested(), supported_processors())
+    return up_to(requested(), tuple(map(permitted, supported_processors())))
+
+
+def permitted(processor: Processor, has: Callable[[], bool] = has_permission) -> Processor:
+    """Returns a processor without AMX if the system does not permit this process to use it. has: tells
+    whether it does, if the processor has AMX.
+    """
+    return processor if not processor.has("amx-int8") or has() else without_amx(processor)
+
+
+def without_amx(processor: Processor) -> Processor:
+    """Returns a processor without AMX, so that products of int8 are those of its vectors."""
+    features = [each for each in processor.features.split(",") if not each.startswith("+amx-")]
+    return replace(processor, features=",".join(features))
 
 
 def requested() -> str:
@@ -141,7 +151,8 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
             f"{', '.join(choices)}, or unset it"
         )
     first = choices[name or "native"]
-    return first, *(each for each in supported if each.vector_bytes < first.vector_bytes)
+    place = next(index for index, each in enumerate(supported) if each.name == first.name)
+    return first, *supported[place + 1 :]
 
 
 def processor_texts() -> tuple[str, ...]:
@@ -185,7 +196,8 @@ def processor_identity() -> str | None:
     except OSError:
         return None
     description = "".join(line for line in lines if "MHz" not in line)
-    return booted + description + " ".join(sorted(name for name, has in features.items() if has))
+    names = " ".join(sorted(name for name, has in features.items() if has))
+    return f"{booted}{description}{names} {sve_bytes()}"
 
 
 def host_name() -> str:
@@ -208,13 +220,29 @@ def processors_by_llvm() -> tuple[Processor, ...]:
 
     features = dict(llvm.get_host_cpu_features())
     usable: list[Processor] = []
+    base = baseline(llvm.get_process_triple())
+    if base is ARM:
+        usable += beyond_neon(arm_features(features), sve_bytes())
     if all(features.get(name) for name in FEATURES["avx512"]):
         # Without this flag LLVM prefers vectors of 256 bits on these processors.
         flags = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
         usable.append(Processor("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
     if all(features.get(name) for name in FEATURES["avx2"]):
-        usable.append(Processor("avx2", "haswell", "", 32, 16))
-    return *usable, baseline(llvm.get_process_triple())
+        usable.append(Processor("avx2", "haswell", "+avxvnni" if features.get("avxvnni") else "", 32, 16))
+    return *usable, base
+
+
+def beyond_neon(features: Collection[str], sve: int) -> list[Processor]:
+    """Lists the instruction sets of a processor of 64-bit Arm that are wider than NEON or have more, widest
+    first. features: those that it has, by LLVM's names. sve: the bytes of its registers of SVE; 0 without.
+    """
+    usable: list[Processor] = []
+    flags = ",".join(["+neon", *(f"+{feature}" for feature in features)])
+    if sve in SVE_BYTES:
+        usable.append(Processor("sve", "", f"{flags},+sve", sve, SVE_REGISTERS))
+    if features:
+        usable.append(replace(ARM, name="neon", features=flags))
+    return usable
 
 
 def baseline(triple: str) -> Processor:

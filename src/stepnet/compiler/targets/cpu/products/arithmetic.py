@@ -2,29 +2,37 @@
 
     packed word       terms of k    left side, per word    multiplied by                   accumulators
     float, integer    1             1 number               multiply-add                    the same dtype
-    2 x bfloat16      2             2 x bfloat16           vdpbf16ps                       float32
+    2 x bfloat16      2             2 x bfloat16           vdpbf16ps (x86)                 float32
+                                    2 x bfloat16           bfmlalt, then bfmlalb (Arm)
                                     2 x float32            two multiply-adds
                                     2 numbers, plain       two multiply-adds, in order
-    4 x int8          4             4 x uint8, shifted     vpdpbusd                        int32
+    4 x int8          4             4 x uint8, shifted     vpdpbusd, tdpbusd (x86)         int32
+                                    4 x int8               sdot (Arm)
                                     4 x int16              two of pmaddwd, and additions
                                     4 x int32              four multiply-adds
                                     4 numbers, plain       four multiply-adds, in order            float32
 
 A word has 32 bits in both encodings, and a left side has as many words as there are packed rows. So tiles and
 loops are the same for all rows of the table. Each row adds the terms in a fixed order, whatever the tile.
+`ROWS` says which row a processor with some feature takes; another instruction set is another row there.
 
-vdpbf16ps adds the second product of a pair before the first and rounds after each addition. The row of two
-multiply-adds does the same, so both give the same bits, except for subnormal numbers, which vdpbf16ps flushes
-to zero. Sums of int8 are exact in every row.
+vdpbf16ps adds the second product of a pair before the first and rounds after each addition. bfmlalt and
+bfmlalb are multiply-adds of the second and of the first numbers of pairs, so they do the same, as two other
+multiply-adds do. All give the same bits, except for subnormal numbers, which vdpbf16ps flushes to zero. Sums
+of int8 are exact in every row.
+
+Arm's bfdot and bfmmla would give other bits: they add both products of a pair before they add the sum, round
+to odd, and flush subnormal numbers. usdot has no use: both sides are signed, and sdot needs no shift.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.cpu.products.constants import HEADS
+from stepnet.compiler.targets.cpu.products.arm_instructions import multiply_long_pairs, multiply_signed_quads
+from stepnet.compiler.targets.cpu.products.constants import HEADS, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I8, I16, I32, Code, is_float, register_type, width_of
 from stepnet.compiler.targets.cpu.writing.storage_dtypes import (
     like,
@@ -50,6 +58,8 @@ class Arithmetic:
     unpacked: splits a vector of words into a vector for each part.
     multiply_add: adds the product of a broadcast part and such a vector to an accumulator.
     shift: added to the integers of the left operand to make them unsigned.
+    by_matrix: whether instructions for matrices multiply 16 rows (see `matrix`). Left operands then have
+        zeros after the last word, up to whole groups of 16 words.
     """
 
     terms: int
@@ -62,6 +72,7 @@ class Arithmetic:
     unpacked: Callable[[Code, ir.Value], list[ir.Value]]
     multiply_add: Callable[[Code, ir.Value, ir.Value, ir.Value], ir.Value]
     shift: int = 0
+    by_matrix: bool = False
 
     def word_count(self, terms: int) -> int:
         """Returns the number of packed words, of `self.terms` elements each, for `terms` elements of k."""
@@ -69,11 +80,17 @@ class Arithmetic:
 
     def left_size(self, terms: int, width: int) -> int:
         """Returns the bytes in memory of a left operand (the row that a matrix is multiplied by) of `terms`
-        elements, padded to full vectors of `width` elements and to full words (`self.terms` elements that one
-        instruction multiplies together).
+        elements, padded to full vectors of `width` elements and to all that one instruction multiplies
+        together.
         """
-        whole = max(-(-terms // width) * width, self.word_count(terms) * self.terms)
-        return whole * bytes_of(self.stored)
+        return max(-(-terms // width) * width, self.padded(terms)) * bytes_of(self.stored)
+
+    def padded(self, terms: int) -> int:
+        """Returns `terms` rounded up to the elements that one instruction multiplies together: those of a
+        word, or of 16 words if it multiplies matrices.
+        """
+        together = self.terms * (WORDS if self.by_matrix else 1)
+        return -(-terms // together) * together
 
     @property
     def heads(self) -> int:
@@ -108,14 +125,7 @@ def arithmetic(weights: str | None, dtype: str, width: int, processor: Processor
     """
     if weights is None:
         return plain(dtype)
-    bits = 32 * width
-    if weights in STORED:
-        return STORED[weights]
-    if weights == "bfloat16":
-        return PAIRS if processor.multiplies_bfloat16 and bits in MULTIPLY_ADD else WIDENED_PAIRS
-    if processor.multiplies_int8 and bits in MULTIPLY_ADD:
-        return QUADS
-    return SPLIT_QUADS if processor.is_x86 and bits in MULTIPLY_ADD else WIDENED_QUADS
+    return next(row.arithmetic for row in ROWS if row.applies(weights, 32 * width, processor))
 
 
 # ---- plain values ------------------------------------------------------------------------------------------
@@ -213,14 +223,56 @@ def quad_of_floats(code: Code, words: ir.Value) -> list[ir.Value]:
 
 
 PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, unchanged_words, multiply_pairs)
+LONG_PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, unchanged_words, multiply_long_pairs)
 WIDENED_PAIRS = Arithmetic(2, I32, F32, F32, (1, 0), F32, 2, widened_pair, multiply_add)
 STORED_PAIRS = Arithmetic(2, I32, F32, F32, (0, 1), F32, 2, widened_in_order, multiply_add)
 QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, unchanged_words, multiply_quads, 128)
+MATRIX_QUADS = replace(QUADS, by_matrix=True)
+SIGNED_QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, unchanged_words, multiply_signed_quads)
 SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, multiply_halves)
 WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
 STORED_QUADS = Arithmetic(4, I32, F32, F32, (0, 1, 2, 3), F32, 4, quad_of_floats, multiply_add)
-STORED = {"stored": STORED_PAIRS, "stored_int8": STORED_QUADS}
-"""The arithmetic of each encoding of the weights alone."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row of the table of arithmetics by instruction set.
+
+    weights: the encoding of weights. arithmetic: how products of such weights are computed.
+    feature: the feature that the processor must have, by LLVM's name; "" for none.
+    bits: the sizes of vectors for which there is an instruction; None for any.
+    """
+
+    weights: str
+    arithmetic: Arithmetic
+    feature: str = ""
+    bits: Collection[int] | None = None
+
+    def applies(self, weights: str, bits: int, processor: Processor) -> bool:
+        """Tells whether products of such weights, in vectors of so many bits, may be computed by this row on
+        a processor.
+        """
+        has_bits = self.bits is None or bits in self.bits
+        return self.weights == weights and has_bits and (not self.feature or processor.has(self.feature))
+
+
+ARM_BITS = 128, 256, 512
+"""The sizes of vectors of NEON and SVE for which code is generated."""
+ROWS = (
+    Row("bfloat16", PAIRS, "avx512bf16", MULTIPLY_ADD),
+    Row("bfloat16", LONG_PAIRS, "bf16", ARM_BITS),
+    Row("bfloat16", WIDENED_PAIRS),
+    Row("int8", MATRIX_QUADS, "amx-int8", (512,)),
+    Row("int8", QUADS, "avx512vnni", MULTIPLY_ADD),
+    Row("int8", QUADS, "avxvnni", (128, 256)),
+    Row("int8", SIGNED_QUADS, "sve", (256, 512)),
+    Row("int8", SIGNED_QUADS, "dotprod", (128,)),
+    Row("int8", SPLIT_QUADS, "x86-64", MULTIPLY_ADD),
+    Row("int8", WIDENED_QUADS),
+    Row("stored", STORED_PAIRS),
+    Row("stored_int8", STORED_QUADS),
+)
+"""The table of arithmetics by encoding and instruction set. The first row that applies is taken."""
 
 
 # ---- packing of rows ---------------------------------------------------------------------------------------
@@ -266,11 +318,11 @@ def left_layout(code: Code, kind: Arithmetic, values: ir.Value) -> ir.Value:
     values: float32, which is rounded to bfloat16 if the left side is encoded, or the integers of int8 as
         int32.
     """
-    if kind is PAIRS:
-        name = NARROW.get(32 * width_of(values))
+    if is_float(values) and kind.stored == I16:
+        name = NARROW.get(32 * width_of(values)) if kind is PAIRS else None
         half = ir.VectorType(I16, width_of(values))
         values = code.function_call(name, half, [values]) if name else rounded_bfloat16(code, values)
-    elif kind.stored == F32 and kind not in STORED.values():
+    elif kind is WIDENED_PAIRS:
         values = widened_bfloat16(code, rounded_bfloat16(code, values))
     elif kind.stored != I32:
         values = code.trunc(values, ir.VectorType(kind.stored, width_of(values)))

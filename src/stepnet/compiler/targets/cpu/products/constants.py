@@ -7,6 +7,7 @@ product is packed as [unit block][k][gate][element], so that the microkernel rea
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -149,6 +150,9 @@ class PackedParameters:
 HEADS = 2
 """The number of vectors before the words of int8: the initial sums, which correct for the shift of left
 sides, and the scales."""
+WORDS = 16
+"""The words of k that one instruction for matrices reads (see `matrix`). It may read beyond the last word,
+where the left side is zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +190,10 @@ class Scaled:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the parameters in int8, padded to whole unit blocks of `width` columns."""
-        return 4 * self.blocks * self.lines * len(self.sources) * self.width
+        """The bytes of the parameters in int8, padded to whole unit blocks of `width` columns, and of what
+        instructions for matrices read behind them.
+        """
+        return 4 * (self.blocks * self.lines + WORDS - 1) * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:
         """Encodes parameters in int8, a scale per column, and packs them into `memory`, as the products in
@@ -200,7 +206,7 @@ class Scaled:
             .shift
         )
         shape = self.blocks, self.lines, len(self.sources), self.width
-        packed = memory[: self.bytes].view(np.uint32).reshape(shape)
+        packed = memory[: 4 * prod(shape)].view(np.uint32).reshape(shape)
         for gate, value in enumerate(values):
             with np.errstate(all="ignore"):  # parameters may have NaN and infinity
                 lines = scaled_lines(value, shift)

@@ -246,6 +246,14 @@ class ContractCode:
         """
         code, sizes = self.code, self.sizes
         itemsize, vector_bytes = sizes.itemsize, sizes.width * sizes.itemsize
+        row = code.mul(code.add(group, self.argument("first_group")), code.number(sizes.group))
+        column = code.mul(code.add(unit, self.argument("first_unit")), code.number(vector_bytes))
+        stride, line = self.argument("total_stride"), self.total_at(row, column)
+        lines = [code.at(line, code.mul(stride, code.number(index))) for index in range(shape.rows)]
+        # The total of a large matrix is in a far cache: it is fetched while the products are computed.
+        for pointer in lines:
+            for index in range(shape.units):
+                code.prefetch(code.at(pointer, index * vector_bytes), is_written=True)
         left = code.at(self.pointer("packed_left"), code.mul(group, code.number(sizes.group_bytes)))
         sums = accumulate(
             code,
@@ -258,11 +266,7 @@ class ContractCode:
             width=sizes.width,
             unit_bytes=sizes.unit_bytes,
         )
-        row = code.mul(code.add(group, self.argument("first_group")), code.number(sizes.group))
-        column = code.mul(code.add(unit, self.argument("first_unit")), code.number(vector_bytes))
-        stride, line = self.argument("total_stride"), self.total_at(row, column)
-        for units in sums:
-            for unit_index, (value,) in enumerate(units):
-                target = code.at(line, unit_index * vector_bytes)
+        for units, pointer in zip(sums, lines, strict=True):
+            for index, (value,) in enumerate(units):
+                target = code.at(pointer, index * vector_bytes)
                 code.write(code.fadd(code.read(value.type, target, itemsize), value), target, itemsize)
-            line = code.at(line, stride)

@@ -5,7 +5,8 @@ each combination. Every accumulator adds over k in order, whatever the tile, so 
 
     per k:  load gates x units vectors of parameters, broadcast `rows` elements of the left side, and do
             rows x units x gates fused multiply-adds. With 8 x 1 x 3 vectors of 16 floats, 11 loads feed
-            24 multiply-adds, a ratio that the processor sustains.
+            24 multiply-adds, a ratio that the processor sustains. Fetch a line of the parameters of the
+            tiles that follow, if they are not in the L2 cache.
 """
 
 from collections.abc import Sequence
@@ -58,6 +59,26 @@ class LeftOperand:
         return LeftOperand(tuple(code.read(POINTER, code.at(row, places), 8) for row in self.pointers))
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """Packed parameters that a tile fetches into the L2 cache, for the tiles that follow.
+
+    pointer: the first byte that this tile fetches.
+    bytes: the bytes that it fetches for each packed word of k. At most a cache line is fetched: with few
+        tiles the processor fetches the lines in between.
+    """
+
+    pointer: ir.Value
+    bytes: ir.Value
+
+    def fetch(self, code: Code, first: ir.Value, count: int) -> None:
+        """Writes the prefetches that belong to `count` packed words of k, from word `first` on."""
+        pointer = code.at(self.pointer, code.mul(first, self.bytes))
+        for _ in range(count):
+            code.prefetch(pointer, level=2)
+            pointer = code.at(pointer, self.bytes)
+
+
 def accumulate(
     code: Code,
     tile: Tile,
@@ -71,6 +92,7 @@ def accumulate(
     line_bytes: int | None = None,
     unit_bytes: int | None = None,
     initial: Sums | None = None,
+    ahead: Ahead | None = None,
 ) -> Sums:
     """Writes the inner loop of a matrix product, for one register tile: some rows of the left operand times
     some unit blocks (vectors of columns) of packed parameters. All its sums stay in registers.
@@ -83,6 +105,7 @@ def accumulate(
     line_bytes, unit_bytes: the bytes from one packed word of a column to the next, and from one unit block to
         the next; None if contiguous.
     initial: the initial values of the sums; None for zeros.
+    ahead: the parameters to fetch meanwhile; None for none.
 
     Returns the sums [row][unit block][gate], each a vector.
     """
@@ -97,7 +120,7 @@ def accumulate(
         most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
         inner //= left.pieces or 1
         step = next(size for size in (most, 2, 1) if inner % size == 0)
-    iteration = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
+    iteration = TileIteration(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes, ahead)
 
     def summed(own: TileIteration, flat: Sequence[ir.Value]) -> list[ir.Value]:
         """Writes the loop over k, in one piece; returns the new sums. flat: the sums before."""
@@ -108,8 +131,11 @@ def accumulate(
         of a window); returns the new sums. flat: the sums before.
         """
         assert isinstance(inner, int)
-        weights = code.at(packed, code.mul(number, code.number(inner * line_bytes)))
-        return summed(replace(iteration, left=left.piece(code, number), packed=weights), flat)
+        done = code.mul(number, code.number(inner))
+        weights = code.at(packed, code.mul(done, code.number(line_bytes)))
+        fetched = ahead and replace(ahead, pointer=code.at(ahead.pointer, code.mul(done, ahead.bytes)))
+        own = replace(iteration, left=left.piece(code, number), packed=weights, ahead=fetched)
+        return summed(own, flat)
 
     flat = iteration.flat(initial)
     sums = code.carry(0, left.pieces, flat, piece) if left.pieces else summed(iteration, flat)
@@ -132,6 +158,7 @@ class TileIteration:
     width: int
     line_bytes: int
     unit_bytes: int
+    ahead: Ahead | None = None
 
     def flat(self, sums: Sums) -> list[ir.Value]:
         """Flattens accumulators [row][unit block][gate] to a list, as the loop carries them."""
@@ -191,6 +218,9 @@ class TileIteration:
                 elements = numbers(row)
                 for (unit, gate), column in zip(columns, parameters, strict=True):
                     add(row, unit, gate, elements, column)
+        # Last, because LLVM does not move loads across a prefetch, and sums would not fit the registers.
+        if self.ahead is not None:
+            self.ahead.fetch(code, first, count)
         return self.flat(sums)
 
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:

@@ -21,6 +21,9 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 # with these instructions have the same values, except for the bytes.
 MULTIPLY_ADDS, READS, CACHE_BYTES, LATENCY = 2, 2, 40, 4
 MOST_ROWS = 8
+MATRIX_ROWS, MATRIX_SUMS = 16, 4
+"""The rows of a tile whose products are computed by instructions for matrices, and the number of its sums, of
+a unit block each, that registers hold at once."""
 ROW_CYCLES, TILE_CYCLES = 0.2, 0.5
 """The cycles of the elementwise work of a row, and of the begin and end of a tile. Both happen once per tile;
 these are their shares per k, for k of about 100. So padding rows cost something, and among choices that are
@@ -39,9 +42,12 @@ LARGE_BYTES = 384 * 1024
 """Parameters of at least this size displace everything else of a step from the L1 and L2 caches. Then other
 operands are prefetched, tiles take turns so that each parameter is loaded once, and steps traverse the unit
 blocks forwards and backwards in alternation."""
-FAR_BYTES = 8 * 2**20
-"""Parameters of at least this size are in the last-level cache at best. Then tiles take no turns: each of two
-turns would fetch all cache lines and use half of each."""
+AHEAD_ROWS = 4
+"""The fewest rows of a tile that fetches parameters for the tiles that follow. A tile of fewer rows reads its
+own as fast as they arrive."""
+TURN_BYTES = 512 * 1024
+"""The most parameters of a unit block whose tiles take turns: with those that are fetched for the next tiles
+they lie in the L2 cache. Otherwise each of two turns would fetch all of them again."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,13 @@ class Tile:
     units: the number of unit blocks (vectors of units).
     gate_groups: the number of turns in which the gates (products per unit) are computed, the same number in
         each.
+    by_matrix: whether instructions for matrices compute it. Such a tile never reaches beyond the last row.
     """
 
     rows: int
     units: int
     gate_groups: int = 1
+    by_matrix: bool = False
 
 
 def tiles(
@@ -66,6 +74,7 @@ def tiles(
     vectors: int = 1,
     vectors_per_word: int = 1,
     divisor: int = 1,
+    by_matrix: bool = False,
 ) -> tuple[Tile, ...]:
     """Chooses the register tiles of a loop with `gates` products per unit, those of more rows first.
 
@@ -75,6 +84,7 @@ def tiles(
     vectors_per_word: the number of vectors into which packed parameters are unpacked.
     divisor: a tile may compute its gates in several equal groups, one after the other (in turns). Their
         number divides this.
+    by_matrix: whether the processor has instructions that multiply matrices in the encoding of the products.
 
     The last tile has one row. The registers of a tile hold all accumulators of a turn; the parameters of all
     columns or the elements of all rows, whichever are fewer; and one of the other kind.
@@ -120,8 +130,9 @@ def tiles(
     small = [tile for tile in small if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
     single = Tile(1, units_for(1, registers // 2 if vectors_per_word == 1 else most_sums // 2))
     large = Tile(large_rows, large_units) if large_rows > 1 else single
+    matrix = [Tile(MATRIX_ROWS, min(blocks, max(1, MATRIX_SUMS // gates)), by_matrix=True)] * by_matrix
     return tuple(
-        dict.fromkeys((*by_gate_groups(large, gates, divisor, rows_that_fit), large, *small, single))
+        dict.fromkeys((*matrix, *by_gate_groups(large, gates, divisor, rows_that_fit), large, *small, single))
     )
 
 
@@ -167,6 +178,8 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
     >>> [cycles(tile, gates=3, vector_bytes=64) for tile in (Tile(8, 1), Tile(2, 4), Tile(1, 4))]
     [12.0, 4.8, 4.8]
     """
+    if tile.by_matrix:  # one instruction multiplies 16 words of k in 16 cycles
+        return gates * max(1.0, vector_bytes / CACHE_BYTES)
     sums = tile.rows * gates
     return max(
         sums / MULTIPLY_ADDS,
@@ -210,6 +223,8 @@ def cheapest(
         return 0.0, (0,) * len(shapes)
     choices: list[tuple[float, tuple[int, ...]]] = []
     for index, shape in enumerate(shapes):
+        if shape.by_matrix and rows < shape.rows:
+            continue
         others, counts = cheapest(shapes, rows - shape.rows, gates, vector_bytes)
         overhead = TILE_CYCLES + ROW_CYCLES * shape.rows
         counts = (*counts[:index], counts[index] + 1, *counts[index + 1 :])

@@ -128,7 +128,7 @@ class Arranger:
         rates, from which times are estimated.
         """
         natives = [self.natives[place] for place in places]
-        return [native.compiled.load for native in natives], machine_for(natives[0].processor.vector_bytes)
+        return [native.compiled.load for native in natives], machine_for(natives[0].processor)
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:

@@ -76,6 +76,7 @@ class BlockCode:
             code.write_number(task, self.block, code.number(NEXT))
             argument = code.inttoptr(self.of_task(task, "task"), POINTER)
             more = code.call_at(self.of_task(task, "function"), I64, [argument])
+            code.return_when(code.less(more, zero), code.number(INDEX_OUTSIDE))
             code.return_when(code.icmp_signed("!=", more, zero), code.number(PAUSED))
         with code.loop(zero, self.head["space_count"]) as space:
             status = code.read(I64, self.of_space(space, "status"), 8)

@@ -20,7 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stepnet.compiler.net.types import STEPS, Extent
+import numpy as np
+
+from stepnet.compiler.net.types import ROWS, STEPS, Extent, is_derived
 from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
@@ -30,6 +32,7 @@ from stepnet.compiler.targets.base import (
     Links,
     PreparedCall,
     Results,
+    TableLayout,
 )
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES
@@ -135,8 +138,10 @@ class KernelChain:
         blocks, ends = tuple(arranged.blocks), ending is not None
         return Shape(arranged.waves, lanes, together, blocks, rooms, ends, parts), sets
 
-    def suits(self, shape: Shape, calls: Sequence[Call], follow: Sequence[str]) -> Callable[[Array], bool]:
-        """Returns a function that tells, given the offsets of sequences, whether calls with such sequences
+    def suits(
+        self, shape: Shape, calls: Sequence[Call], follow: Sequence[str]
+    ) -> Callable[[Positions], bool]:
+        """Returns a function that tells, given the positions of sequences, whether calls with such sequences
         would run in the same workspaces (scratch memory): in those of a shape (numbers of threads, and of
         lanes, the slots that run sequences in turn). The function holds no arrays of the calls.
 
@@ -145,11 +150,11 @@ class KernelChain:
         """
         empty = [call.with_arrays((), ()) for call in calls]
 
-        def fits(offsets: Array) -> bool:
-            """Tells whether calls with sequences that begin and end at these offsets have workspaces (scratch
-            memory) of the shape.
+        def fits(positions: Positions) -> bool:
+            """Tells whether calls with sequences at these positions have workspaces (scratch memory) of the
+            shape.
             """
-            along = {axis: Positions.end_to_end(derived_offsets(axis, offsets)) for axis in {*follow} if axis}
+            along = {axis: along_axis(axis, positions) for axis in {*follow} if axis}
             others = [
                 replace(call, positions=along.get(axis, call.positions))
                 for call, axis in zip(empty, follow, strict=True)
@@ -193,6 +198,17 @@ class KernelChain:
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
         WORKSPACES.give_back(*(space.memory for space in spaces))
         self.spare = []
+
+
+def along_axis(axis: str, positions: Positions) -> Positions:
+    """Returns the positions of sequences along an axis of steps, from those along the axis of the inputs; of
+    the sequences themselves along the axis that goes through them.
+    """
+    if (axis,) == ROWS:
+        return Positions.end_to_end(np.array([0, positions.rows]))
+    if not is_derived((axis,)):
+        return positions
+    return Positions.end_to_end(derived_offsets(axis, positions.offsets))
 
 
 def remove_if_present(spare: list[PreparedChain], prepared: PreparedChain) -> bool:
@@ -269,6 +285,9 @@ class Started:
         self.release()
         chain.give_back(prepared)
 
+    def close(self) -> None:
+        """Does nothing: a run that was left before `run` has begun nothing."""
+
     def release(self) -> None:
         """Frees the memory kept for values that are computed after the loops over steps: reductions of each
         sequence, and totals of all rows. Afterwards the calls that were added here cannot run again.
@@ -302,7 +321,12 @@ class Started:
         chain.give_back(prepared)
         return None
 
-    def prepare(self, links: Links, positions: Mapping[str, Positions] | None = None) -> PreparedCall | None:
+    def prepare(
+        self,
+        links: Links,
+        positions: Mapping[str, Positions] | None = None,
+        layout: TableLayout | None = None,
+    ) -> PreparedCall | None:
         """Prepares further calls of the chain (compiled parts, called kernels, that run in one go) on other
         arrays; None if that would not be faster.
 
@@ -310,30 +334,31 @@ class Started:
         positions: those of the sequences whose lengths are arguments of later calls, by the axis of their
             steps, that of the inputs and those derived from it; None if all are fixed. The positions of other
             calls never change.
+        layout: how these sequences lie along the axis of the inputs.
         """
         prepared = self.prepared_chain()
         if prepared is None:
             self.release()
             return None
         chain_call = late_import("running.chain_call")  # first calls need it not
-        made = chain_call.PreparedChainCall.of(prepared, self, links, positions or {})
+        made = chain_call.PreparedChainCall.of(prepared, self, links, positions or {}, layout)
         if made is None:
             return None
         suits = self.chain.suits(prepared.shape, self.calls, self.follow(positions or {}))
         return PreparedCall(made.run, made.bytes, *made.limits, suits=suits)
 
-    def prepare_kernel(self, any_lengths: bool) -> PreparedCall | None:
+    def prepare_kernel(self, layout: TableLayout | None) -> PreparedCall | None:
         """Prepares later calls, on other arrays, of a chain (compiled parts that one call runs in turn) that
         has one part; None if that cannot be done, or would not be faster.
 
-        any_lengths: whether their sequences may have other lengths than those of this first call.
+        layout: how their sequences lie, which may have other lengths than those of this first call; None if
+            they have the same.
         """
         (form,), (call,) = self.forms, self.calls
-        fits = call.positions.is_packed and call.step_offset is None and call.until is None and self.is_chain
-        if any_lengths and not fits:
+        if layout is not None and not (call.step_offset is None and call.until is None and self.is_chain):
             return None
         links = late_import("running.chain_call").links_of_kernel(call, form)
-        return self.prepare(links, {STEPS[-1]: call.positions} if any_lengths else None)
+        return self.prepare(links, {STEPS[-1]: call.positions} if layout is not None else None, layout)
 
     def follow(self, positions: Mapping[str, Positions]) -> list[str]:
         """Returns, for each call of the chain (compiled parts that run in one go), the axis of its steps if

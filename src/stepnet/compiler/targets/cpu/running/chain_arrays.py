@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.compiler.net.types import ROWS
-from stepnet.compiler.targets.base import Array, KernelLinks, Links
+from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, TableLayout
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import MOSTLY_FULL, fixed_maker, maker_of
 from stepnet.compiler.targets.cpu.running.chain import Started
@@ -104,7 +104,12 @@ class ChainArrays(NamedTuple):
 
     @classmethod
     def of(
-        cls, prepared: PreparedChain, started: Started, links: Links, positions: Mapping[str, Positions]
+        cls,
+        prepared: PreparedChain,
+        started: Started,
+        links: Links,
+        positions: Mapping[str, Positions],
+        layout: TableLayout | None = None,
     ) -> "ChainArrays":
         """Collects the arrays of those calls of a chain (compiled parts, called kernels, that run in one go)
         that are prepared to run again, and the functions that allocate new ones.
@@ -112,7 +117,7 @@ class ChainArrays(NamedTuple):
         prepared: the workspaces (scratch memory) of the calls. started: the calls and their arrays.
         links: the numbers of the values that each kernel reads and computes.
         positions: those of the sequences whose lengths later calls give, by the axis of their steps; none if
-            all lengths are fixed.
+            all lengths are fixed. layout: how these lie along the axis of the inputs.
         """
         forms, follow = started.forms, started.follow(positions)
         keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]
@@ -123,7 +128,8 @@ class ChainArrays(NamedTuple):
         for own, form, call, axis in zip(keys, forms, started.calls, follow, strict=True):
             if axis and not call.last_only:
                 outputs = dict(zip(own.of_kind["outputs"], form.kind.outputs, strict=True))
-                growing |= {key: rows.new for key, rows in outputs.items()}
+                gaps = layout is not None and layout.has_gaps
+                growing |= {key: rows.zeros if gaps else rows.new for key, rows in outputs.items()}
                 axes |= dict.fromkeys(outputs, axis)
         kernels = zip(keys, forms, prepared.natives, strict=True)
         zeros = dict(pair for own, form, native in kernels for pair in zeros_of(own, form, native))
@@ -141,7 +147,14 @@ class ChainArrays(NamedTuple):
             if source in links.inputs and task.across.source.extent == ROWS:  # it may be an initial memory
                 zeros.setdefault(source, np.zeros_like(given))
         if positions:
-            makers = {key: growing.get(key) or fixed_maker(new) for key, new in makers.items()}
+            kernels = zip(keys, forms, started.calls, strict=True)
+            by_row = dict(pair for own, form, call in kernels for pair in by_row_of(own, form, call))
+            by_row |= {
+                result: task.rows.new
+                for task, (*_, result) in zip(started.across, links.across, strict=True)
+                if task.across.result.extent == ROWS
+            }
+            makers = {key: (growing | by_row).get(key) or fixed_maker(new) for key, new in makers.items()}
         between = {key: array for key, array in made.items() if key not in links.results}
         joint = list[Joint]()
         for own, form in zip(keys, forms, strict=True):
@@ -205,6 +218,18 @@ def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
     if form.kind.totals.bytes < MOSTLY_FULL:
         for key, (shape, dtype, _) in zip(keys.of_kind["totals"], form.kind.totals.array_specs, strict=True):
             yield key, maker_of((shape, dtype))
+
+
+def by_row_of(keys: Keys, form: CallForm, call: Call) -> Iterable[tuple[Key, Maker]]:
+    """Yields, for each result of a kernel (compiled part of a net) with a value per sequence, its key (the
+    number of the value) and a function that allocates its array, given the number of sequences.
+
+    keys: the keys of the kernel's arrays. form: makes the arrays of its calls. call: one of these, of which
+    only the last output of each sequence may be wanted.
+    """
+    outputs = zip(keys.of_kind["outputs"], form.separate, strict=False) if call.last_only else ()
+    for key, rows in (*outputs, *zip(keys.of_kind["rows"], form.kind.rows, strict=True)):
+        yield key, rows.new
 
 
 def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:

@@ -18,9 +18,19 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.net.windows import check_room, derived_offsets, most_per_step
 from stepnet.compiler.plan.waves import Waves
-from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, Results
+from stepnet.compiler.targets.base import (
+    LAYOUTS,
+    Array,
+    Call,
+    KernelLinks,
+    Links,
+    Places,
+    Results,
+    TableLayout,
+)
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.running.across import AcrossTask, BetweenTask
@@ -62,6 +72,8 @@ class PreparedChainCall:
 
     zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
     makers: allocate arrays that are new at each call: of wanted values, and of values between kernels.
+    sized: the same with the index of the number that each takes, if lengths are arguments: that of the
+        sequences, or of the steps along an axis.
     joint: allocate further ones, of which several have one buffer.
     shared: the buffers of values between kernels whose sizes depend on lengths.
     wanted: the positions of the values that a call returns among these arrays.
@@ -72,10 +84,12 @@ class PreparedChainCall:
     run_on: runs the calls on the given arrays and those of `makers`.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
+    tables: the tables of the sequences along each axis of steps, if lengths are arguments.
     """
 
     zeros: tuple[Array | None, ...]
     makers: tuple[Maker, ...]
+    sized: tuple[tuple[int, Maker], ...]
     joint: tuple[Callable[[], list[Array]], ...]
     shared: SharedBuffers
     wanted: tuple[int, ...]
@@ -87,10 +101,16 @@ class PreparedChainCall:
     run_on: Run
     bytes: int
     held: tuple[object, ...]
+    tables: tuple[LengthTables, ...]
 
     @classmethod
     def of(
-        cls, prepared: PreparedChain, started: Started, links: Links, positions: Mapping[str, Positions]
+        cls,
+        prepared: PreparedChain,
+        started: Started,
+        links: Links,
+        positions: Mapping[str, Positions],
+        layout: TableLayout | None = None,
     ) -> "PreparedChainCall | None":
         """Prepares the calls of a chain (compiled parts, called kernels, that run in one go) to run again on
         other arrays.
@@ -102,18 +122,23 @@ class PreparedChainCall:
         links: the values that each kernel reads and computes, and those that a call is given and returns.
         positions: those of the sequences whose lengths later calls give, by the axis of their steps, that of
             the inputs first; none if all lengths are fixed.
+        layout: how these sequences lie along the axis of the inputs.
         """
         processor, limits = prepared.natives[0].processor, limits_of(positions, started.across)
         if limits is None:
             return None
+        first_axis = next(iter(positions), None)
         tables = {
-            axis: LengthTables(own.rows, processor, longest_along(axis)) for axis, own in positions.items()
+            axis: LengthTables(own.rows, processor, layout, limits)
+            if axis == first_axis and layout is not None
+            else LengthTables(own.rows, processor, LAYOUTS["ends"], (1, longest_along(axis)))
+            for axis, own in positions.items()
         }
         if not all(
             own.fit(prepared, started.follow({axis: positions[axis]})) for axis, own in tables.items()
         ):
             return None
-        kernels = ChainArrays.of(prepared, started, links, positions)
+        kernels = ChainArrays.of(prepared, started, links, positions, layout)
         kept, anew, joint = kernels.divided(links, LARGE)
         kept |= kernels.zeros
         fixed = {key: pointer(array) for key, array in kept.items()}
@@ -126,12 +151,14 @@ class PreparedChainCall:
         for task, keys in zip(started.across, links.across, strict=True):
             task.change(keys, fixed, order)
         first = list[ParallelCalls]()
+        # Pairs of steps have no calls whose lengths are arguments.
+        across = [task for task in started.across if tables and isinstance(task, AcrossTask)]
         for axis, own in tables.items():
             kernels_of = zip(prepared.spaces, prepared.in_one_lane, started.follow(positions), strict=True)
             following = [(spaces, in_one) for spaces, in_one, follows in kernels_of if follows == axis]
-            first.append(own.filling(following, len(order) + len(first)))
-        for task in started.across if tables else ():
-            assert isinstance(task, AcrossTask)  # pairs of steps have no calls whose lengths are arguments
+            reading = [task for task in across if axis == axis_of(task)]
+            first.append(own.filling(following, reading, len(order) + len(first)))
+        for task in across:
             point_across(task, tables)
         rest = list[Rest]()
         for form, keys in zip(started.forms, kernels.keys, strict=True):
@@ -143,7 +170,8 @@ class PreparedChainCall:
         run = runner(prepared, addresses, sources, len(order) + len(first), behind, first)
         return cls(
             tuple(map(kernels.zeros.get, links.inputs)),
-            tuple(for_axis(kernels.makers[key], axes, kernels.grows.get(key)) for key in alone),
+            tuple(kernels.makers[key] for key in alone),
+            tuple((size_of(axes, kernels.grows.get(key)), kernels.makers[key]) for key in alone),
             tuple(several for _, several in joint),
             shared,
             tuple(map(made.index, links.results)),
@@ -163,27 +191,36 @@ class PreparedChainCall:
                 *first,
                 *kept.values(),
             ),
+            tuple(tables.values()),
         )
 
-    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+    def run(self, given: OptionalArrays, places: Places | None) -> Results:
         """Runs the kernels (compiled parts) of the chain on arrays of a new call; returns the results in new
         arrays.
 
         given: the arrays of all values that a call of the chain takes; None for an initial memory (recurrent
             state) of zeros.
-        offsets: where the sequences of this call lie end to end; None if the lengths are those of the call
-            that was prepared.
+        places: where the sequences of this call lie; None if the lengths are those of the call that was
+            prepared.
 
-        Raises `InputError` if an index is outside its table. Arrays of other types than `numpy.ndarray` are
-        converted, and missing initial memories filled with zeros, only if the first try refuses them.
+        Raises `InputError` if an index is outside its table, or the sequences do not lie as those of a call
+        that was prepared. Arrays of other types than `numpy.ndarray` are converted, and missing initial
+        memories filled with zeros, only if the first try refuses them.
         """
-        lengths = [] if offsets is None else self.along_all(offsets) if self.axes else [offsets]
-        totals = [array.item(-1) for array in lengths]
-        made = [new(*totals) for new in self.makers]
+        if places is None:
+            lengths, counts, made = (), (), [new() for new in self.makers]
+        else:
+            if self.axes:
+                lengths, counts = self.write(places)
+            else:  # at once
+                table, *counts = places
+                self.tables[0].write(*counts, len(table))
+                lengths = (table,)
+            made = [new(counts[size]) for size, new in self.sized]
         for several in self.joint:
             made += several()
         if self.shared.order:
-            made += self.shared.arrays(totals)
+            made += self.shared.arrays(counts[1:])
         if not self.run_on([*given, *made, *lengths]):
             self.run_on([*with_zeros(given, self.zeros), *made, *lengths])
         for rest in self.rest:
@@ -191,9 +228,20 @@ class PreparedChainCall:
         results = [made[place] for place in self.wanted]
         return Results(results[: self.outputs], results[self.outputs : self.rows], results[self.rows :])
 
-    def along_all(self, offsets: Array) -> list[Array]:
-        """Returns the offsets of sequences along all axes of steps, that of the inputs first."""
-        return [offsets, *(derived_offsets(axis, offsets) for axis in self.axes)]
+    def write(self, places: Places) -> tuple[list[Array], Sequence[int]]:
+        """Writes the places of a call's sequences to the tables of all axes of steps. Returns the arrays that
+        the call takes besides, that of the axis of the inputs first, and the numbers of sequences and of
+        steps along each axis.
+        """
+        table, rows, total = places
+        self.tables[0].write(rows, total, len(table))
+        lengths, counts = [table], [rows, total]
+        for axis, own in zip(self.axes, self.tables[1:], strict=True):
+            offsets = np.array([0, rows]) if (axis,) == ROWS else derived_offsets(axis, table)
+            lengths.append(offsets)
+            counts.append(offsets.item(-1))
+            own.write(len(offsets) - 1, counts[-1], len(offsets))
+        return lengths, counts
 
 
 def shared_of(
@@ -231,6 +279,8 @@ def shared_of(
 
 def longest_along(axis: str) -> int:
     """Returns how many steps a sequence has at most along an axis, in a call whose lengths are arguments."""
+    if (axis,) == ROWS:
+        return len(NUMBERS)
     return ceil(most_per_step(axis) * len(NUMBERS))
 
 
@@ -245,6 +295,7 @@ def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) 
     """
     if not positions:
         return 0, 0
+    positions = {axis: own for axis, own in positions.items() if (axis,) != ROWS}
     if any(most_per_step(axis) > MOST_PER_STEP for axis in positions):
         return None
     lengths = np.arange(len(NUMBERS) + 1)
@@ -263,17 +314,18 @@ def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) 
     return (int(np.argmax(fits)), len(NUMBERS)) if fits.any() else None
 
 
-def for_axis(new: Maker, axes: Sequence[str], axis: str | None) -> Maker:
-    """Returns a function that allocates the array of a result, given the number of steps along each axis of a
-    call; it uses the number along the result's own axis.
-
-    new: allocates the array, given that number alone; it is returned as it is if there is at most one axis.
-    axes: all axes, in order. axis: that of the result; None for a result whose size depends on no lengths.
+def axis_of(task: AcrossTask) -> str:
+    """Returns the axis of the steps whose sequences an operation across extents goes through; "" for none, as
+    a constant has.
     """
-    if len(axes) < 2:
-        return new
-    place = 0 if axis is None else axes.index(axis)
-    return lambda *totals: new(totals[place])
+    return "" if task.across.source.extent == CONST else task.across.extents[0][-1]
+
+
+def size_of(axes: Sequence[str], axis: str | None) -> int:
+    """Returns the index of the size of a result among the number of sequences and those of the steps along
+    each axis. axis: that of the result; None for one with a value per sequence, or of a fixed size.
+    """
+    return 0 if axis is None else 1 + axes.index(axis)
 
 
 def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:

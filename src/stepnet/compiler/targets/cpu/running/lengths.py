@@ -1,24 +1,28 @@
-"""The tables of calls that are prepared for a number of sequences of any lengths.
+"""The tables of calls that are prepared for sequences of any lengths, and for any number up to a largest one.
 
     first call     workspaces with lanes for the sequences, and tables for their places
-    later calls    the offsets of the sequences; machine code fills the tables, and runs the kernels
+    later calls    the places of the sequences; machine code fills the tables, and runs the kernels
 
 All that depends on lengths are the numbers in the tables, and the number of steps of the longest lane.
-The number of lanes is that of the first call. Threads that run sequences of their own have tables of their
-own, for every n-th lane, as in other calls. Kernels whose steps do not depend on one another have one lane,
-with all sequences in order.
+The number of lanes is that of the first call; lanes without a sequence have no steps. Threads that run
+sequences of their own have tables of their own, for every n-th lane, as in other calls. Kernels whose steps
+do not depend on one another have one lane, with all sequences in order.
+
+The machine code also checks the places, whatever they are: it writes and reads only inside the tables and the
+arrays of the call, or refuses to run.
 """
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from functools import partial
 from struct import Struct
 
 import numpy as np
 
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.targets.base import Array
+from stepnet.compiler.targets.base import LAYOUTS, Array, TableLayout
 from stepnet.compiler.targets.cpu.costs import LANES
-from stepnet.compiler.targets.cpu.machine.memory import pointer
+from stepnet.compiler.targets.cpu.machine.memory import pointer, view
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.across import WORD as ACROSS
@@ -37,24 +41,41 @@ LAID_BYTES = 64 + 2 * LANE_BYTES
 PER_SEQUENCE = 16 + 8 + 8
 """The bytes of memory for each sequence: its length and number, its lane, and its place in the order."""
 WORDS = (
-    *("given", "count", "offsets", "lengths", "memory", "laid", "lanes"),
+    *("rows", "total", "entries", "given"),
+    *("layout", "most", "shortest", "longest"),
+    *("starts", "lengths", "steps", "memory", "laid", "all", "lanes"),
     *("shares", "share_count", "ends", "end_count"),
 )
 """The argument words of the function that fills the tables.
 
-given, count: the pointer to the offsets of the sequences of a call, and the number of sequences.
-offsets, lengths, memory, laid: the pointers to the tables that it writes: a copy of the offsets, the length
-    of each sequence, memory of `PER_SEQUENCE` bytes for each, and `LAID`.
+rows, total, entries, given: of a call, the number of sequences, that of the entries of its arrays, that of
+    the entries of the table that says where its sequences lie (`Places`), and the pointer to this. `CHANGING`
+    are written by each call.
+layout: the index in `LAYOUTS` of the way in which sequences lie.
+most: the largest number of sequences. shortest, longest: the smallest and the largest length of one.
+starts, lengths, steps, memory, laid, all: the pointers to the tables that it writes: the first entry of each
+    sequence and, last, `total`; the length of each; the places of the steps behind the first one, if it
+    depends on the call; memory of `PER_SEQUENCE` bytes for each sequence; `LAID`; and `ALL`.
 lanes: the largest number of lanes.
 shares, share_count: the pointer to the shares of the lanes that threads have (`SHARE`), and their number.
 ends, end_count: the pointer to the copies of numbers of steps (`END`), and their number.
 """
+CHANGING = 3
+ALL = ("begin", "end", "steps")
+"""The words of a lane that has all sequences, in order: 0 and their number, and the steps of all of them."""
+UNFIT = -1
+"""The result of the function if the places are none of a call that was prepared."""
 SHARE = ("thread", "threads", "order", "first", "lane_steps")
 """The words of a thread's share of the lanes: its number and the number of threads, and the pointers to its
 tables: the order of its sequences, the first one of each lane, and the steps of each.
 """
-END = ("from", "to")
-"""The words of a copy: the pointers to the steps of the longest lane, and to an argument word of a kernel."""
+END = ("from", "to", "first", "most")
+"""The words of a copy: the pointers to a number, and to the argument word that gets it, less `first`, but
+neither less than 0 nor more than `most`. The number is that of the steps of the longest lane, or that of the
+sequences, of which an operation across extents has a share that begins with the sequence `first`.
+"""
+LARGEST = 2**62
+"""A bound that no number of steps reaches."""
 
 
 class LengthTables:
@@ -62,35 +83,45 @@ class LengthTables:
     them from the offsets that a call gives, and the words of workspaces point to them.
     """
 
-    def __init__(self, count: int, processor: Processor, longest: int = len(NUMBERS)) -> None:
-        """Allocates the tables of the lengths of `count` sequences, and of the lanes (slots that run one
+    def __init__(self, most: int, processor: Processor, layout: TableLayout, limits: tuple[int, int]) -> None:
+        """Allocates the tables of the lengths of up to `most` sequences, and of the lanes (slots that run one
         sequence after another) that they are in.
 
-        processor: the processor. longest: the largest length that a sequence may have.
+        processor: the processor. layout: how the sequences lie. limits: the smallest and the largest length
+        that one may have.
+
+        `write(rows, total, entries)` then writes the first three words of a call, ahead of its run.
         """
-        self.count = count
-        self.steps_of_sequence = NUMBERS if longest <= len(NUMBERS) else np.arange(longest)
+        self.most, self.layout, (shortest, longest) = most, layout, limits
         self.function = machine_code("running.lengths", processor).function("lengths", ctypes.c_int64)
+        makes_steps = layout.name in ("time", "packed")
         sizes = {
-            "offsets": count + 1,
-            "lengths": count,
-            "memory": count * PER_SEQUENCE // 8,
+            "words": len(WORDS),
+            "starts": most + 1,
+            "lengths": most,
+            "steps": longest if makes_steps else 0,
+            "memory": most * PER_SEQUENCE // 8,
             "laid": LAID_BYTES // 8,
+            "all": len(ALL),
         }
         self.numbers = np.zeros(sum(sizes.values()), np.int64)
         begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
         self.at = {name: pointer(self.numbers) + 8 * begin for name, begin in begins.items()}
-        self.total = self.at["offsets"] + 8 * count
-        self.whole, self.lanes = np.array([0, count]), 0
-        laid = self.at["laid"]
+        self.lanes, laid = 0, self.at["laid"]
+        self.in_order = NUMBERS if longest <= len(NUMBERS) else np.arange(longest)
         self.pointers = {
-            "starts": self.at["offsets"],
+            "starts": self.at["starts"],
             "lengths": self.at["lengths"],
-            "order": self.at["memory"] + (PER_SEQUENCE - 8) * count,
+            "order": self.at["memory"] + (PER_SEQUENCE - 8) * most,
             "first": laid + LAID["first"],
             "lane_steps": laid + LAID["lane_steps"],
-            "step_offsets": pointer(self.steps_of_sequence),
+            "step_offsets": self.at["steps"] if makes_steps else pointer(self.in_order),
         }
+        self.words = self.numbers[None, : len(WORDS)]
+        self.fixed = {"layout": [*LAYOUTS].index(layout.name), "most": most}
+        self.fixed |= {"shortest": shortest, "longest": longest}
+        self.write = partial(Struct(f"{CHANGING}q").pack_into, view(self.numbers), 0)
+        self.total = self.at["words"] + 8 * WORDS.index("total")
 
     def fit(self, prepared: PreparedChain, follow: Sequence[str]) -> bool:
         """Tells whether prepared calls may run with other lengths: if all kernels (compiled parts) whose
@@ -108,15 +139,28 @@ class LengthTables:
         self.lanes = max(counts, default=1)
         return len(counts) <= 1 and self.lanes <= LANES
 
-    def filling(self, kernels: Sequence[tuple[Sequence[Workspace], bool]], source: int) -> ParallelCalls:
+    def filling(
+        self,
+        kernels: Sequence[tuple[Sequence[Workspace], bool]],
+        tasks: Sequence[AcrossTask],
+        source: int,
+    ) -> ParallelCalls:
         """Points the argument words of kernels (compiled parts) to these tables; returns the task that fills
         the tables, which a call runs ahead of its kernels.
 
         kernels: the workspaces (scratch memory and arguments) of each kernel, and whether one lane (slot that
-            runs sequences) has all of them. source: the index of the offsets (where sequences begin and end)
+            runs sequences) has all of them. tasks: the operations across extents, such as a sum over steps,
+            that read sequences of these tables. source: the index of the table that says where sequences lie
             among the arrays of a call.
         """
-        ends, self.shares = list[tuple[int, int]](), dict[tuple[int, int], Array]()
+        ends, self.shares = list[tuple[int, ...]](), dict[tuple[int, int], Array]()
+        for task in tasks:
+            begin, size, word = pointer(task.arguments), 8 * task.arguments.shape[1], 8 * ACROSS["rows"]
+            last = [*task.firsts[1:], LARGEST]
+            ends += [
+                (self.at["words"], begin + number * size + word, first, end - first)
+                for number, (first, end) in enumerate(zip(task.firsts, last, strict=True))
+            ]
         for spaces, in_one in kernels:
             threads = len(spaces) // spaces[0].parts
             for place, space in enumerate(spaces):
@@ -124,15 +168,18 @@ class LengthTables:
                 pointers = self.pointers | own
                 for name, address in pointers.items():
                     write_words(space, Struct("q").pack_into, 8 * WORD[name], (address,))
-                ends += [(pointers["lane_steps"], word + 8 * WORD["steps"]) for word in space.addresses]
+                steps = pointers["lane_steps"], 8 * WORD["steps"]
+                ends += [(steps[0], word + steps[1], 0, LARGEST) for word in space.addresses]
         shares = [
             (thread, threads, *self.own_pointers(threads, thread).values()) for threads, thread in self.shares
         ]
         self.copied = np.array(shares, np.int64), np.array(ends, np.int64)
-        tables = (self.at[name] for name in ("offsets", "lengths", "memory", "laid"))
-        counted = (number for table in self.copied for number in (pointer(table), len(table)))
-        words = np.array([(0, self.count, *tables, self.lanes, *counted)])
-        work = ParallelCalls(self.function, words)
+        tables = {name: self.at[name] for name in ("starts", "lengths", "steps", "memory", "laid", "all")}
+        for name, table in zip(("share", "end"), self.copied, strict=True):
+            tables |= {f"{name}s": pointer(table), f"{name}_count": len(table)}
+        for name, number in (self.fixed | tables | {"lanes": self.lanes}).items():
+            self.words[0, WORDS.index(name)] = number
+        work = ParallelCalls(self.function, self.words)
         work.sources = [(WORDS.index("given"), source)]
         return work
 
@@ -141,8 +188,8 @@ class LengthTables:
         """The pointers to the tables of one lane (slot that runs sequences) that has all sequences in order,
         by the names of the argument words.
         """
-        tables = {"order": pointer(NUMBERS), "first": pointer(self.whole)}
-        return {**tables, "lane_steps": self.total}
+        first = self.at["all"]
+        return {"order": pointer(NUMBERS), "first": first, "lane_steps": first + 8 * ALL.index("steps")}
 
     def own_pointers(self, threads: int, thread: int) -> dict[str, int]:
         """Returns the pointers to the tables of a thread's lanes (slots that run sequences), by the names of
@@ -151,7 +198,7 @@ class LengthTables:
         """
         if threads == 1:
             return {}
-        sizes = {"order": self.count, "first": self.lanes + 1, "lane_steps": self.lanes}
+        sizes = {"order": self.most, "first": self.lanes + 1, "lane_steps": self.lanes}
         share = self.shares.setdefault((threads, thread), np.zeros(sum(sizes.values()), np.int64))
         begins = [0, *np.cumsum([*sizes.values()]).tolist()]
         return {name: pointer(share) + 8 * begin for name, begin in zip(sizes, begins, strict=False)}
@@ -162,10 +209,12 @@ def point_across(task: AcrossTask, tables: Mapping[str, LengthTables]) -> None:
     it runs with the lengths of each call. tables: the lengths and starts of the sequences, by the axis of
     their steps.
     """
-    read, made = (tables[extent[-1]].pointers for extent in task.across.extents)
-    if task.across.source.extent != CONST:
+    if task.across.source.extent == CONST:
+        by_row = next(iter(tables.values())).at["words"] + 8 * WORDS.index("rows")
+        total = tables[task.across.result.extent[-1]].total if task.grows else by_row
+        task.arguments[:, ACROSS["lengths"]] = total
+    else:
+        read, made = (tables[extent[-1]].pointers for extent in task.across.extents)
         words = {"starts": read["starts"], "lengths": read["lengths"]}
         task.point_tables(words | {f"made_{name}": made[name] for name in words})
         task.arguments[:, ACROSS["steps"]] = read["step_offsets"]
-    elif task.grows:
-        task.arguments[:, ACROSS["lengths"]] = tables[task.across.result.extent[-1]].total

@@ -1,45 +1,180 @@
 """The machine code that assigns sequences to lanes, end to end, as `targets/lanes` does in NumPy.
 
-    lay(lengths, count, memory, laid, most)
+    lay(lengths, count, memory, room, laid, most)
 
 In the order of their lengths, longest first, each sequence goes to the lane with the fewest steps so far. The
 results of a sequence do not depend on its lane. Calls that are prepared for any lengths run it before their
 kernels, and so do libraries for C.
 """
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
+from stepnet.compiler.targets.base import LAYOUTS
 from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.cpu.running.lengths import END, LAID, SHARE, WORDS
+from stepnet.compiler.targets.cpu.running.lengths import ALL, END, LAID, SHARE, UNFIT, WORDS
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 
 
 def write_lengths(processor: Processor) -> ir.Module:
     """Generates the LLVM module of the function `lengths`, which fills the tables of a call's sequences
-    (their lengths, and the lanes, or slots, that run them) from their offsets, where they begin and end. The
-    function takes a pointer to its arguments, listed in `WORDS`.
+    (their lengths, and the lanes, or slots, that run them) from a table that says where they lie. The
+    function takes a pointer to its arguments, listed in `WORDS`, and returns 0, or `UNFIT` without having
+    read or written outside of the tables.
     """
     module = ir.Module("lengths")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "lengths")
     code, (words,) = WordCode(function.append_basic_block("entry"), processor), function.args
     word = {name: code.word(words, 8 * place) for place, name in enumerate(WORDS)}
-    given, offsets, lengths, memory, laid = (
-        code.inttoptr(word[name], POINTER) for name in ("given", "offsets", "lengths", "memory", "laid")
+    places = PlacesCode(code, word)
+    places.write()
+    lengths, memory, laid, every = (
+        code.inttoptr(word[name], POINTER) for name in ("lengths", "memory", "laid", "all")
     )
-    zero, count = code.number(0), word["count"]
-    code.write_number(code.read_number(given, zero), offsets, zero)
-    write_differences(code, given, count, lengths, offsets)
-    code.call(write_lay(module, processor, "lay"), [lengths, count, memory, laid, word["lanes"]])
+    zero, rows = code.number(0), word["rows"]
+    for name, number in zip(ALL, (zero, rows, places.checked()), strict=True):
+        code.set_word(every, 8 * ALL.index(name), number)
+    code.call(write_lay(module, processor, "lay"), [lengths, rows, memory, word["most"], laid, word["lanes"]])
+    lane_steps = code.at(laid, LAID["lane_steps"])
+    first = code.at(laid, LAID["first"])
+    with code.loop(code.word(laid, LAID["lanes"]), word["lanes"]) as lane:  # lanes without a sequence
+        code.write_number(zero, lane_steps, lane)
+        code.write_number(rows, first, code.add(lane, code.number(1)))
     with code.loop(zero, word["share_count"]) as number:
-        write_share(code, entry(code, word["shares"], number, len(SHARE)), laid)
+        write_share(code, entry(code, word["shares"], number, len(SHARE)), laid, word["lanes"])
     with code.loop(zero, word["end_count"]) as number:
-        source, target = entry(code, word["ends"], number, len(END))
-        code.set_word(code.inttoptr(target, POINTER), 0, code.word(code.inttoptr(source, POINTER)))
+        source, target, first, most = entry(code, word["ends"], number, len(END))
+        count = code.larger(code.sub(code.word(code.inttoptr(source, POINTER)), first), zero)
+        code.set_word(code.inttoptr(target, POINTER), 0, code.smaller(count, most))
     code.ret(zero)
     return module
+
+
+class PlacesCode:
+    """Generates the code that fills the tables of starts, lengths and steps of a call's sequences, and checks
+    them.
+    """
+
+    def __init__(self, code: WordCode, word: dict[str, ir.Value]) -> None:
+        """Takes the argument words of the function, by name."""
+        self.code, self.word = code, word
+        self.given, self.starts, self.lengths, self.steps = (
+            code.inttoptr(word[name], POINTER) for name in ("given", "starts", "lengths", "steps")
+        )
+        self.sum_cell, self.bad_cell, self.cell = (code.alloca(I64) for _ in range(3))
+
+    def write(self) -> None:
+        """Writes the body: the function returns at once if there are more sequences than the tables have room
+        for. Else it fills them, as the layout of the sequences says.
+        """
+        code, zero, rows = self.code, self.code.number(0), self.word["rows"]
+        few = code.or_(code.less(rows, code.number(1)), code.less(self.word["most"], rows))
+        code.return_when(few, code.number(UNFIT))
+        code.store(code.zext(code.less(self.word["total"], rows), I64), self.bad_cell)
+        code.write_number(self.word["total"], self.starts, rows)
+        for number, name in enumerate(LAYOUTS):
+            with code.when(code.icmp_signed("==", self.word["layout"], code.number(number))):
+                getattr(self, name)(code.sdiv(self.word["total"], rows))
+        code.return_when(code.icmp_signed("!=", code.load(self.bad_cell), zero), code.number(UNFIT))
+
+    def refuse(self, condition: ir.Value) -> None:
+        """Writes code that notes that a call is not to run, if a condition is true."""
+        code = self.code
+        code.store(code.or_(code.load(self.bad_cell), code.zext(condition, I64)), self.bad_cell)
+
+    def differ(self, a: ir.Value, b: ir.Value) -> None:
+        """Writes code that notes that a call is not to run, if two numbers are not equal."""
+        self.refuse(self.code.icmp_signed("!=", a, b))
+
+    def checked(self) -> ir.Value:
+        """Writes code that returns `UNFIT` from the function if a sequence is too short or too long; returns
+        the number of steps of all sequences.
+        """
+        code, zero = self.code, self.code.number(0)
+        code.store(zero, self.sum_cell)
+        with code.loop(zero, self.word["rows"]) as row:
+            length = code.read_number(self.lengths, row)
+            self.refuse(code.less(length, self.word["shortest"]))
+            self.refuse(code.less(self.word["longest"], length))
+            code.store(code.add(code.load(self.sum_cell), length), self.sum_cell)
+        code.return_when(code.icmp_signed("!=", code.load(self.bad_cell), zero), code.number(UNFIT))
+        return code.load(self.sum_cell)
+
+    def ends(self, _: ir.Value) -> None:
+        """Writes code for sequences end to end, whose offsets are given: they begin with 0, and end at the
+        number of entries.
+        """
+        code, rows, one = self.code, self.word["rows"], self.code.number(1)
+        self.differ(self.word["entries"], code.add(rows, one))
+        with code.when(code.icmp_signed("==", code.load(self.bad_cell), code.number(0))):
+            first = code.read_number(self.given, code.number(0))
+            code.write_number(first, self.starts, code.number(0))
+            write_differences(code, self.given, rows, self.lengths, self.starts)
+            self.differ(first, code.number(0))
+            self.differ(code.read_number(self.given, rows), self.word["total"])
+
+    def batch(self, time: ir.Value) -> None:
+        """Writes code for sequences in arrays [batch, time, ...], whose lengths are given. time: the number
+        of steps that the arrays have room for.
+        """
+        self.padded(lambda row: self.code.mul(row, time), time)
+
+    def time(self, time: ir.Value) -> None:
+        """Writes code for sequences in arrays [time, batch, ...], whose lengths are given. time: the number
+        of steps that the arrays have room for.
+        """
+        code = self.code
+        self.padded(lambda row: row, time)
+        with code.loop(code.number(0), code.smaller(time, self.word["longest"])) as step:
+            code.write_number(code.mul(step, self.word["rows"]), self.steps, step)
+
+    def padded(self, start: Callable[[ir.Value], ir.Value], time: ir.Value) -> None:
+        """Writes code for sequences in padded arrays, whose lengths are given. start: writes the index of the
+        first entry of a sequence. time: the number of steps that the arrays have room for.
+        """
+        code, rows = self.code, self.word["rows"]
+        self.differ(self.word["entries"], rows)
+        self.differ(self.word["total"], code.mul(time, rows))
+        with (
+            code.when(code.icmp_signed("==", code.load(self.bad_cell), code.number(0))),
+            code.loop(code.number(0), rows) as row,
+        ):
+            length = code.read_number(self.given, row)
+            self.refuse(code.less(time, length))
+            code.write_number(start(row), self.starts, row)
+            code.write_number(length, self.lengths, row)
+
+    def packed(self, _: ir.Value) -> None:
+        """Writes code for sequences that lie step by step, the longest first, with the number of sequences of
+        each step given: it never rises.
+        """
+        code, rows, zero = self.code, self.word["rows"], self.code.number(0)
+        self.refuse(code.less(self.word["longest"], self.word["entries"]))
+        code.store(zero, self.sum_cell)
+        code.store(rows, self.cell)
+        with code.loop(zero, rows) as row:
+            code.write_number(row, self.starts, row)
+            code.write_number(zero, self.lengths, row)
+        with (
+            code.when(code.icmp_signed("==", code.load(self.bad_cell), zero)),
+            code.loop(zero, self.word["entries"]) as step,
+        ):
+            size, before = code.read_number(self.given, step), code.load(self.cell)
+            self.refuse(code.less(size, code.number(1)))
+            self.refuse(code.less(before, size))
+            size = code.smaller(size, before)
+            code.write_number(code.load(self.sum_cell), self.steps, step)
+            code.store(code.add(code.load(self.sum_cell), size), self.sum_cell)
+            code.store(size, self.cell)
+            with code.loop(code.larger(size, zero), before) as row:  # these end here
+                code.write_number(step, self.lengths, row)
+        with code.loop(zero, code.larger(code.load(self.cell), zero)) as row:
+            code.write_number(self.word["entries"], self.lengths, row)
+        self.differ(code.load(self.sum_cell), self.word["total"])
 
 
 def entry(code: WordCode, table: ir.Value, number: ir.Value, size: int) -> list[ir.Value]:
@@ -48,10 +183,11 @@ def entry(code: WordCode, table: ir.Value, number: ir.Value, size: int) -> list[
     return [code.word(words, 8 * place) for place in range(size)]
 
 
-def write_share(code: WordCode, words: list[ir.Value], laid: ir.Value) -> None:
+def write_share(code: WordCode, words: list[ir.Value], laid: ir.Value, lanes: ir.Value) -> None:
     """Writes code that gives a thread every n-th of the lanes (slots that run one sequence after another),
     with tables of their own. words: the words of the thread's share, as in `SHARE`: its number, the number of
-    threads, and the addresses of the tables. laid: the pointer to the table of all lanes.
+    threads, and the addresses of the tables. laid: the pointer to the table of all lanes. lanes: the number
+    of these, of which the last ones may have no sequence.
     """
     thread, threads, *tables = words
     orders, firsts, steps = (code.inttoptr(table, POINTER) for table in tables)
@@ -60,7 +196,7 @@ def write_share(code: WordCode, words: list[ir.Value], laid: ir.Value) -> None:
     with code.goto_entry_block():
         place_cell = code.alloca(I64)
     code.store(code.number(0), place_cell)
-    with code.loop(thread, code.word(laid, LAID["lanes"]), threads) as lane:
+    with code.loop(thread, lanes, threads) as lane:
         own = code.sdiv(lane, threads)
         code.write_number(code.load(place_cell), firsts, own)
         code.write_number(code.read_number(lane_steps, lane), steps, own)
@@ -89,13 +225,13 @@ def write_differences(
 
 
 def write_lay(module: ir.Module, processor: Processor, name: str) -> ir.Function:
-    """Generates the function lay(lengths, count, memory, laid, most), which assigns sequences to lanes;
+    """Generates the function lay(lengths, count, memory, room, laid, most), which assigns sequences to lanes;
     returns it. A lane is a slot that runs some sequences in turn. `lay` reads the lengths of `count`
-    sequences, and fills the table `laid` at the offsets `LAID`. memory: `PER_SEQUENCE` bytes for each
-    sequence. most: the largest number of lanes, at most `LANES`.
+    sequences, and fills the table `laid` at the offsets `LAID`. memory: `PER_SEQUENCE` bytes for each of
+    `room` sequences. most: the largest number of lanes, at most `LANES`.
     """
     compare = write_compare(module, processor, f"{name}_compare")
-    types: list[ir.Type] = [POINTER, I64, POINTER, POINTER, I64]
+    types: list[ir.Type] = [POINTER, I64, POINTER, I64, POINTER, I64]
     function, code = internal(module, processor, name, ir.VoidType(), types)
     Lay(code, compare, *function.args).write()
     return function
@@ -123,18 +259,20 @@ class Lay:
         lengths: ir.Value,
         count: ir.Value,
         pairs: ir.Value,
+        room: ir.Value,
         laid: ir.Value,
         most: ir.Value,
     ) -> None:
         """Prepares code that assigns sequences to lanes (slots that run one sequence after another): divides
         its memory, and allocates tables with an entry per lane. compare: the comparison for `qsort`. lengths:
-        the array of the lengths of `count` sequences. pairs: memory of `PER_SEQUENCE` bytes for each, which
-        begins with (length, number) pairs. laid: the table to fill. most: the largest number of lanes.
+        the array of the lengths of `count` sequences. pairs: memory of `PER_SEQUENCE` bytes for each of
+        `room`, which begins with (length, number) pairs. laid: the table to fill. most: the largest number of
+        lanes.
         """
         self.code, self.compare, self.lengths, self.count, self.most = code, compare, lengths, count, most
         self.pairs, self.laid = pairs, laid
-        self.lane_of = code.at(pairs, code.mul(count, code.number(16)))
-        self.order = code.at(self.lane_of, code.mul(count, code.number(8)))
+        self.lane_of = code.at(pairs, code.mul(room, code.number(16)))
+        self.order = code.at(self.lane_of, code.mul(room, code.number(8)))
         self.first, self.steps = (code.at(laid, LAID[name]) for name in ("first", "lane_steps"))
         tables = [code.alloca(I64, code.number(LANES + 1)) for _ in range(4)]
         self.load, self.sizes, self.rank, self.cursor = tables

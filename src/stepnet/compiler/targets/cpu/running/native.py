@@ -18,6 +18,7 @@ from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import constant_values
+from stepnet.compiler.targets.cpu.rates import FORCED
 from stepnet.compiler.targets.cpu.running.finish import Finish
 from stepnet.compiler.targets.cpu.running.form import (
     ArrayKinds,
@@ -142,8 +143,8 @@ class Native:
         if known is None:
             if len(self.partitions) >= DECIDED:
                 self.partitions.clear()
-            machine = machine_for(self.processor.vector_bytes)
-            known = self.partitions[key] = partition(self.compiled.load, size, most, machine)
+            machine = machine_for(self.processor)
+            known = self.partitions[key] = partition(self.compiled.load, size, most, machine, FORCED.get())
         return known
 
     @property

@@ -12,6 +12,7 @@ from stepnet.compiler.targets.base import (
     PreparedCall,
     Results,
     Steps,
+    TableLayout,
     called_again,
 )
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
@@ -91,14 +92,15 @@ class Runner:
 
         return run_whole
 
-    def prepare(self, call: Call, any_lengths: bool = False) -> PreparedCall | None:
+    def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
         """Prepares later calls with other arrays, which are then faster; None if they cannot be prepared.
 
-        any_lengths: whether their sequences may have other lengths than those of this call.
+        layout: how their sequences lie, which may have other lengths than those of this call; None if they
+            have the same.
         """
         started = self.chain.started()
         started.add(call)
-        return started.prepare_kernel(any_lengths)
+        return started.prepare_kernel(layout)
 
 
 def chained(

@@ -18,7 +18,7 @@ import numpy as np
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.plan.waves import Across
-from stepnet.compiler.targets.base import Array, Call, OptionalArrays, PreparedCall, Results
+from stepnet.compiler.targets.base import Array, Call, OptionalArrays, Places, PreparedCall, Results
 from stepnet.compiler.targets.cpu.machine.memory import maker_of
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.across import refusal_of
@@ -132,13 +132,13 @@ class ScheduleBlock:
         writer.move(array, index, pieces_of(read, written, array.itemsize * prod(shape[1:])))
         return Result(maker_of(((count, *shape[1:]), array.dtype)), len(written) < count)
 
-    def run(self, given: OptionalArrays, offsets: Array | None) -> Results:
+    def run(self, given: OptionalArrays, places: Places | None) -> Results:
         """Runs the schedule (all parts of a net) on other arrays; returns its results in new arrays. Raises
         `InputError` if an index is outside its table.
 
         given: the sequences, initial memories, which are recurrent states (None for zeros, as in the call
             that it was prepared for), and statics (values that every step reads).
-        offsets: None, as the lengths of the sequences are fixed.
+        places: None, as the lengths of the sequences are fixed.
         """
         made = [result.array() for result in self.results]
         read = [np.ascontiguousarray(bound.constants[number]) for bound, number in self.constants]

@@ -19,11 +19,12 @@ from stepnet.compiler.targets.cpu.machine.call_words import (
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES, pointer, view
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
-from stepnet.compiler.targets.cpu.products.tiles import FAR_BYTES
 
 SLACK = 16
 BLOCK_BYTES = 384 * 1024
-BLOCK_ROWS = 256
+LEAST_ROWS, BLOCK_ROWS = 64, 256
+FAR_BYTES = 8 * 2**20
+"""Parameters of at least this size are in the last-level cache at best."""
 # If sequences may end early, lanes take new ones between blocks. Then a block has at most ENDING_STEPS steps,
 # and several steps only if it has at most ENDING_ROWS rows.
 ENDING_STEPS, ENDING_ROWS = 8, 16
@@ -45,7 +46,7 @@ def block_rows(layout: Layout) -> int:
     # evict the parameters of the steps from the last cache.
     if layout.load.others.weights >= FAR_BYTES:
         return BLOCK_ROWS
-    return max(min(BLOCK_ROWS, BLOCK_BYTES // layout.strides["block"]), 32)
+    return max(min(BLOCK_ROWS, BLOCK_BYTES // layout.strides["block"]), LEAST_ROWS)
 
 
 def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
@@ -196,7 +197,8 @@ class Workspace:
         lengths = self._table("lengths", int(order.max(initial=-1)) + 1)[order]
         ends = np.cumsum(lengths)
         # The offset of each lane's first step is subtracted from the ends of its sequences.
-        ends -= np.repeat((ends - lengths)[first[:-1]], np.diff(first))
+        filled = np.flatnonzero(np.diff(first))
+        ends -= np.repeat((ends - lengths)[first[filled]], np.diff(first)[filled])
         sequences = int(np.count_nonzero(ends <= begin))
         return Done(int(np.minimum(lane_steps, begin).sum()), int(lane_steps.sum()), sequences, len(order))
 

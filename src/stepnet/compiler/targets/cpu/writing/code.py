@@ -93,6 +93,10 @@ class Code(LineBuilder):
         """
         super().__init__(block)
         self.processor = processor
+        if processor.has("sve"):
+            # llvmlite does not know the attribute: that registers have this multiple of 128 bits.
+            multiple = processor.vector_bytes // 16
+            set[str].add(block.function.attributes, f"vscale_range({multiple},{multiple})")
         self.known = dict[tuple[ir.Block, str, int, int], ir.Value]()
         self.splats = dict[tuple[str, str], ir.Constant]()
 
@@ -232,9 +236,11 @@ class Code(LineBuilder):
         """Writes a store of a 64-bit integer to element `index` of an array."""
         self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
 
-    def prefetch(self, pointer: ir.Value, is_written: bool) -> None:
-        """Writes a prefetch of the cache line at a pointer. is_written: whether the line will be written."""
-        hints = (ir.Constant(I32, hint) for hint in (int(is_written), 3, 1))
+    def prefetch(self, pointer: ir.Value, is_written: bool = False, level: int = 1) -> None:
+        """Writes a prefetch of the cache line at a pointer. is_written: whether the line will be written.
+        level: the cache that it is fetched into, 1 or 2.
+        """
+        hints = (ir.Constant(I32, hint) for hint in (int(is_written), 4 - level, 1))
         self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def copy_bytes(self, target: ir.Value, source: ir.Value, count: "ir.Value | int") -> None:

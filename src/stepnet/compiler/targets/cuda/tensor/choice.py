@@ -7,7 +7,8 @@ from itertools import product
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.tensor.costs import batch_time, facts_of, groups_at_once, step_time
+from stepnet.compiler.targets.cuda.lanes import LanePace
+from stepnet.compiler.targets.cuda.tensor.costs import batch_time, facts_of, groups_at_once, pace, step_time
 from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.targets.cuda.tensor.registers import fitted, limit, registers, without_operands
 from stepnet.compiler.targets.cuda.tensor.shape import (
@@ -40,6 +41,7 @@ class TensorChoice:
     microseconds: of a step of all sequences. bound: what takes the longest, a field of `StepTime`.
     groups: the most groups of blocks that run at once if all of them must; 0 for any number.
     is_measured: whether the estimate is by facts that were measured on such a device.
+    pace: how many groups of blocks run at once, and how fast.
     """
 
     shape: TensorShape
@@ -47,6 +49,7 @@ class TensorChoice:
     bound: str
     groups: int
     is_measured: bool
+    pace: LanePace
 
     @property
     def reason(self) -> str:
@@ -75,13 +78,20 @@ def refuse(
     return TensorShape(step, schedule).misfit(device)
 
 
-def chosen(plan: Plan, rows: int, device: DeviceFacts, numbers: Precision = "float32") -> list[TensorChoice]:
+def chosen(
+    plan: Plan,
+    rows: int,
+    device: DeviceFacts,
+    numbers: Precision = "float32",
+    flag: int | None = None,
+) -> list[TensorChoice]:
     """Lists the loops on tensor cores that a device can run for a plan, the fastest first, by estimates of
     their times; empty if there is none.
 
     rows: the number of sequences. numbers: what float32 is multiplied as.
+    flag: the position of the bool memory that ends a sequence early, if one does.
     """
-    step = TensorStep.of(plan)
+    step = TensorStep.of(plan, flag)
     if step.refusal is not None:
         return []
     facts = facts_of(device)
@@ -93,7 +103,8 @@ def chosen(plan: Plan, rows: int, device: DeviceFacts, numbers: Precision = "flo
         if LAUNCHED[shape.schedule.exchange] == "grid":
             at_once = groups_at_once(shape, device, facts, needed)[0]
         microseconds = batch_time(shape, rows, device, facts, needed)
-        found.append(TensorChoice(shape, microseconds, time.bound, at_once, facts.is_measured))
+        speed = pace(shape, rows, device, facts, needed)
+        found.append(TensorChoice(shape, microseconds, time.bound, at_once, facts.is_measured, speed))
     return sorted(found, key=lambda choice: choice.microseconds)
 
 

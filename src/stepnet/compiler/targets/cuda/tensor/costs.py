@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from math import ceil, log2
 
 from stepnet.compiler.targets.cuda.device import DeviceFacts
+from stepnet.compiler.targets.cuda.lanes import LanePace
 from stepnet.compiler.targets.cuda.tensor.shape import ROWS, TensorShape
 from stepnet.compiler.targets.cuda.tensor.step import TensorStep
 
@@ -34,6 +35,10 @@ BLOCK_READS, CACHE_READS = 60e3, 5.5e6
 """The bytes of weights in a microsecond that a block reads, and that all blocks read together."""
 PRODUCTS = 128 * 1.4e3
 """The products in a microsecond of a block that does without tensor cores."""
+TURN_READS = 4
+"""The reads of main memory one after the other between two turns of a group: of its lanes, of memories and
+statics, of the first inputs. Nothing of it was measured.
+"""
 SCHEDULERS = 4
 """The schedulers of a multiprocessor."""
 
@@ -220,17 +225,23 @@ def groups_at_once(
     return max(1, device.multiprocessors // blocks), together
 
 
+def pace(shape: TensorShape, rows: int, device: DeviceFacts, facts: TensorFacts, registers: int) -> LanePace:
+    """Estimates how many groups of blocks run at once if there are `rows` sequences, and how fast."""
+    alone, together = groups_at_once(shape, device, facts, registers)
+    if shape.schedule.exchange in ("grid", "tagged"):
+        together = 1
+    used = max(1, min(together, ceil(-(-rows // ROWS) / alone)))
+    exchange = exchange_time(shape, facts) / max(1, shape.step.exchanges)
+    step = (1 + facts.crowd * (used - 1)) * step_time(shape, facts).total
+    return LanePace(alone * used, step, TURN_READS * facts.read + 2 * exchange)
+
+
 def batch_time(
     shape: TensorShape, rows: int, device: DeviceFacts, facts: TensorFacts, registers: int
 ) -> float:
     """Estimates the microseconds of a step of `rows` sequences: of all turns that the groups take."""
-    groups = -(-rows // ROWS)
-    alone, together = groups_at_once(shape, device, facts, registers)
-    if shape.schedule.exchange in ("grid", "tagged"):
-        together = 1
-    used = min(together, ceil(groups / alone))
-    turns = ceil(groups / (alone * used))
-    return turns * (1 + facts.crowd * (used - 1)) * step_time(shape, facts).total
+    found = pace(shape, rows, device, facts, registers)
+    return ceil(-(-rows // ROWS) / found.at_once) * found.step
 
 
 def block_time(step: TensorStep, rows: int, device: DeviceFacts) -> float:

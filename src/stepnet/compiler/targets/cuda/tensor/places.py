@@ -6,13 +6,16 @@ which alternate from step to step, so that a step needs one barrier; or in one p
 a sum meet at a barrier of their own.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from stepnet.compiler.targets.cpu.writing.code import I32
-from stepnet.compiler.targets.cuda.codes import LOOP_WORDS
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.writing.code import I32, I64
+from stepnet.compiler.targets.cuda.codes import ENDING_WORDS, LOOP_WORDS
 from stepnet.compiler.targets.cuda.device import LANES
+from stepnet.compiler.targets.cuda.lane_code import lane_at
 from stepnet.compiler.targets.cuda.tensor.shape import COUNTER_BYTES, ROWS, UNITS, TensorShape
 from stepnet.compiler.targets.cuda.writer import KernelWriter, Value
 
@@ -27,21 +30,26 @@ def elements(values: Iterable[Value]) -> Elements:
 
 @dataclass(frozen=True)
 class TensorPlaces:
-    """The 8 sequences of a group, as a thread sees them: one entry for each of its elements.
+    """A turn of a group's 8 lanes, as a thread sees it: one entry for each of its elements.
 
-    rows: their numbers, of the last sequence where there is none.
-    starts: their first entries; 0 for those without steps.
-    lengths: their steps, 0 where there is no sequence. lasts: the last step, 0 where there is none.
-    present: whether there is a sequence. done: its steps in earlier calls.
-    longest: the steps of the longest of all 8, a single number.
+    rows: the sequences, any one in a lane that is idle. starts: the entries from which their steps are found.
+    times: the first steps of the turn.
+    counts: their steps in the turn. lasts: the last of these, 0 where there is none.
+    begins, ends: whether they begin with the turn, and whether they end in it.
+    done: their steps in earlier turns and calls.
+    placed: their first entries in the outputs, if a flag ends sequences; else none.
+    longest: the most steps of all 8 lanes, a single number.
     """
 
     rows: Elements
     starts: Elements
-    lengths: Elements
+    times: Elements
+    counts: Elements
     lasts: Elements
-    present: Elements
+    begins: Elements
+    ends: Elements
     done: Elements
+    placed: Elements
     longest: Value
 
 
@@ -54,13 +62,13 @@ class PlacesWriter(KernelWriter):
         counted = {"x": step.sequences, "h": step.memories, "c": step.others}
         counted |= {"y": step.outputs, "last": step.memories}
         names = [f"{name}{place}" for name, numbers in counted.items() for place in range(len(numbers))]
+        names += [] if step.flag is None else ENDING_WORDS
         super().__init__(f"loop, {shape.schedule.name}", [*LOOP_WORDS, *names])
         self.shape, self.step, self.schedule = shape, step, shape.schedule
         number = self.number
         blocks, parts = self.schedule.blocks, self.schedule.parts
         self.group = self.sdiv(self.block_index, number(blocks))
         self.share = self.srem(self.block_index, number(blocks))
-        self.groups = self.sdiv(self.blocks, number(blocks))
         self.lane, self.warp = self.and_(self.thread, number(LANES - 1)), self.lshr(self.thread, number(5))
         self.quad, self.in_quad = self.lshr(self.lane, number(2)), self.and_(self.lane, number(3))
         self.part, self.local_tile = self.srem(self.warp, number(parts)), self.sdiv(self.warp, number(parts))
@@ -118,78 +126,63 @@ class PlacesWriter(KernelWriter):
             found.append(self.read_element(dtype, self.pointer(array), place))
         return found
 
-    def either(self, condition: Value, write: Callable[[], Elements], otherwise: Sequence[Value]) -> Elements:
-        """Writes values that are computed only if a condition is true, the same for all threads of a warp;
-        else they are the values `otherwise`.
-        """
-        before, inside = self.block, self.append_basic_block("some")
-        after = self.append_basic_block("after")
-        self.cbranch(condition, inside, after)
-        self.position_at_end(inside)
-        written, last = write(), self.block
-        self.branch(after)
-        self.position_at_end(after)
-        found = list[Value]()
-        for value, other in zip(written, otherwise, strict=True):
-            phi = self.phi(value.type)
-            phi.add_incoming(value, last)
-            phi.add_incoming(other, before)
-            found.append(phi)
-        return found
-
     # ---- sequences
 
-    def sequences_of(self, batch: Value) -> TensorPlaces:
-        """Writes loads of where the sequences of a batch of 8 lie. batch: its number."""
-        number, count = self.number, self.word("rows")
+    def places_of(self, turn: Value) -> TensorPlaces:
+        """Writes loads of what the lanes do in a turn."""
+        lanes = [lane_at(self, turn, column, ROWS) for column in self.columns]
+        rows, counts = [lane.row for lane in lanes], [self.low(lane.count) for lane in lanes]
+        lasts = elements(self.larger(self.sub(n, ir.Constant(I32, 1)), ir.Constant(I32, 0)) for n in counts)
+        placed = [] if self.step.flag is None else [self.read_number(self.pointer("places"), n) for n in rows]
+        return TensorPlaces(
+            rows,
+            [lane.start for lane in lanes],
+            [self.low(lane.time) for lane in lanes],
+            counts,
+            lasts,
+            [lane.begins for lane in lanes],
+            [lane.ends for lane in lanes],
+            self.done(rows, [lane.before for lane in lanes]),
+            placed,
+            lanes[0].steps,
+        )
 
-        def of(column: Value) -> tuple[Value, Value, Value]:
-            """Writes the number of a sequence, its length, and whether it is there."""
-            slot = self.add(self.mul(batch, number(ROWS)), column)
-            there = self.icmp_signed("<", slot, count)
-            row = self.read_number(self.pointer("order"), self.smaller(slot, self.sub(count, number(1))))
-            length = self.read_number(self.pointer("lengths"), row)
-            return row, self.select(there, length, number(0)), there
-
-        longest: Value = number(0)
-        for column in range(ROWS):
-            longest = self.larger(of(number(column))[1], longest)
-        each = [of(column) for column in self.columns]
-        rows, lengths, present = (elements(values) for values in zip(*each, strict=True))
-        starts = list[Value]()
-        for row, length in zip(rows, lengths, strict=True):
-            start = self.read_number(self.pointer("starts"), row)
-            starts.append(self.select(self.icmp_signed(">", length, number(0)), start, number(0)))
-        lasts = elements(self.larger(self.sub(n, number(1)), number(0)) for n in lengths)
-        return TensorPlaces(rows, starts, lengths, lasts, present, self.done(rows), longest)
-
-    def done(self, rows: Elements) -> Elements:
-        """Writes loads of the steps that sequences did in earlier calls, if the step reads its number."""
+    def done(self, rows: Elements, before: Elements) -> Elements:
+        """Writes the steps that sequences did in earlier turns and calls, if the step reads its number.
+        before: those in earlier turns.
+        """
         zeros: Elements = [self.number(0)] * len(rows)
         if not self.step.indices:
             return zeros
-        return self.either(
+        earlier = self.either(
             self.is_given("first_steps"),
             lambda: [self.read_number(self.pointer("first_steps"), row) for row in rows],
             zeros,
         )
+        return elements(self.add(*each) for each in zip(earlier, before, strict=True))
 
     def larger(self, a: Value, b: Value) -> Value:
         """Writes the maximum of two integers."""
         return self.select(self.icmp_signed(">", a, b), a, b)
 
     def entries(self, its: TensorPlaces, t: Value) -> Elements:
-        """Writes the entries of step t of the sequences in the arrays; beyond the end, those of the last."""
-        places = list[Value]()
-        for last in its.lasts:
-            there = self.smaller(t, last)
-            places.append(self.select(self.is_reverse, self.sub(last, there), there))
+        """Writes the entries of step t of a turn in the arrays; beyond the end, those of the last."""
+        places = self.times(its, t)
         listed = self.either(
             self.is_given("steps"),
             lambda: [self.read_number(self.pointer("steps"), place) for place in places],
             places,
         )
         return [self.add(start, entry) for start, entry in zip(its.starts, listed, strict=True)]
+
+    def times(self, its: TensorPlaces, t: Value) -> Elements:
+        """Writes the number of step t of a turn in each sequence; beyond the end, of the last one."""
+        found, step = list[Value](), self.low(t)
+        for time, last in zip(its.times, its.lasts, strict=True):
+            there = self.smaller(step, last)
+            place = self.select(self.is_reverse, self.sub(time, there), self.add(time, there))
+            found.append(self.sext(place, I64))
+        return found
 
     def frames(self, its: TensorPlaces, t: Value) -> Elements:
         """Writes loads of the step's values of all sequences; beyond the end of a sequence, its last ones."""

@@ -15,7 +15,7 @@ MOST = 255
 """The most registers of a thread."""
 TIGHT = 128
 """Up to this limit, code for few operands is written so that it needs fewer registers."""
-OTHERS = {"float32": (12, 44), "tf32": (44, 68), "bfloat16": (44, 68)}
+OTHERS = {"float32": (24, 44), "tf32": (44, 68), "bfloat16": (48, 72)}
 """Registers for addresses, places in the loop and temporary numbers, by what float32 is multiplied as:
 within a tight limit, and elsewhere.
 """

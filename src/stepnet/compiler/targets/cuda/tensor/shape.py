@@ -237,6 +237,13 @@ class TensorShape:
         return self.threads * 16
 
     @property
+    def whole(self) -> int:
+        """The number that the steps of a turn are rounded up to a multiple of: those that are written one
+        after another; even, so that each turn begins with the first of the two places of an operand.
+        """
+        return lcm(self.schedule.ahead, 2) if self.step.lefts else self.schedule.ahead
+
+    @property
     def away(self) -> int:
         """The operands of a warp that are in shared memory."""
         return max(0, self.operands - self.schedule.resident - self.schedule.unsplit)

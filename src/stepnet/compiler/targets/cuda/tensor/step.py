@@ -80,25 +80,29 @@ class TensorStep:
     body: the net of the step. order: the numbers of its sequences and memories.
     stored: for each input of the body the dtype of 16 bits in which its numbers are known to be; None for
         none.
+    flag: the position of the bool memory that ends a sequence early; None if sequences run all their steps.
     """
 
     body: Net
     order: Order
     stored: tuple[str | None, ...] = ()
+    flag: int | None = None
 
     @classmethod
-    def of(cls, plan: Plan) -> "TensorStep":
+    def of(cls, plan: Plan, flag: int | None = None) -> "TensorStep":
         """Returns the step of a plan. Where it does not fit tensor cores as it is, but does with values of
         several widths in parts of one, it is that.
+
+        flag: the position of the bool memory that ends a sequence early, if one does.
         """
         recurrence = plan.recurrence
         stored: list[str | None] = [half_of(plan.net, number) for number in recurrence.inputs]
-        step = cls(plan.body, recurrence.recur.order, tuple(stored))
+        step = cls(plan.body, recurrence.recur.order, tuple(stored), flag)
         widths = {step.size(memory) for memory in step.memories}
         if step.refusal is None or len(widths) != 1:
             return step
         body = narrow(plan.body, widths.pop())
-        other = step if body is None else cls(body, step.order, step.stored)
+        other = step if body is None else cls(body, step.order, step.stored, flag)
         return other if other.refusal is None else step
 
     # ---- inputs and results

@@ -1,16 +1,16 @@
-"""Writes a loop on tensor cores: the step, the loop over steps, and the loop over batches of sequences."""
+"""Writes a loop on tensor cores: the step, the loop over steps, and the loop over turns of the lanes."""
 
 from itertools import chain
-from math import lcm
 
 from llvmlite import ir
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.targets.cpu.writing.code import I64, register_type, splat
+from stepnet.compiler.targets.cpu.writing.code import I1, register_type, splat
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
+from stepnet.compiler.targets.cuda.lane_code import turns_of
 from stepnet.compiler.targets.cuda.tensor.approximate import APPROXIMATE
 from stepnet.compiler.targets.cuda.tensor.places import Elements, TensorPlaces, elements
 from stepnet.compiler.targets.cuda.tensor.products import TensorProductWriter
@@ -23,25 +23,26 @@ def loop_code(shape: TensorShape) -> LoopCode:
     """Writes the loop of a step by a schedule."""
     schedule = shape.schedule
     code = TensorLoopWriter(shape).written()
-    return LoopCode(code, schedule.text, ROWS, shape.scratch, shape.zeros)
+    return LoopCode(code, schedule.text, ROWS, shape.scratch, shape.zeros, shape.whole)
 
 
 class TensorLoopWriter(TensorProductWriter):
-    """Writer of one loop: what it loads once, the step, the loops over steps and over batches."""
+    """Writer of one loop: what it loads once, the step, the loops over steps and over turns."""
 
     def written(self) -> DeviceCode:
-        """Writes the kernel: parameters, and the loop over the batches of 8 sequences of a group."""
+        """Writes the kernel: parameters, and the loop over the turns of the 8 lanes of a group."""
         if self.schedule.exchange == "cluster":  # no block writes to one that has not begun
             self.function_call("arrive", VOID, [])
             self.function_call("wait", VOID, [])
         self.load_matrices()
         self.values |= self.constants()
-        batches = self.sdiv(self.add(self.word("rows"), self.number(ROWS - 1)), self.number(ROWS))
-        stride = self.sub(self.groups, self.number(1))
-        most = self.add(self.sub(batches, self.group), stride)
-        turns = self.sdiv(self.low(most), self.low(self.groups))  # of 64 bits it would be a call, with spills
+        first, count = turns_of(self, self.group)
+        zeros = [value for m in self.step.memories for value in self.zeros(m)]
         self.carry(
-            0, self.sext(turns, I64), [self.number(0)], lambda turn, before: [self.batch(turn, *before)]
+            0,
+            count,
+            [self.number(0), *zeros],
+            lambda turn, before: self.lanes_turn(self.add(first, turn), before[0], before[1:]),
         )
         launched = LAUNCHED[self.schedule.exchange]
         return self.finished(self.shape.threads, self.shape.shared_bytes, self.schedule.blocks, launched)
@@ -62,78 +63,121 @@ class TensorLoopWriter(TensorProductWriter):
         """Returns the name of the argument that is a static or a parameter."""
         return f"c{self.step.others.index(self.step.origin(n)[0])}"
 
-    # ---- a batch of sequences
+    # ---- a turn of the lanes
 
-    def batch(self, turn: Value, exchanged: Value) -> Value:
-        """Writes all steps of a batch of 8 sequences; returns the number of exchanges until then.
+    def lanes_turn(self, turn: Value, exchanged: Value, before: list[Value]) -> list[Value]:
+        """Writes all steps of a turn of 8 lanes; returns the exchanges until then, and the memories.
 
-        turn: the number of batches that the group has done before. exchanged: its exchanges before.
+        exchanged: the exchanges of the group before it. before: the memories, of sequences that go on.
         """
-        step, one = self.step, self.number(1)
-        its = self.sequences_of(self.add(self.group, self.mul(turn, self.groups)))
+        step, one, size = self.step, self.number(1), self.shape.elements
+        its = self.places_of(turn)
         for n in step.vectors:
             if step.body.type_of(n).extent != CONST:
                 self.values[n] = self.read_features(n, self.other(n), its.rows)
-        memories = {m: self.initial(place, its) for place, m in enumerate(step.memories)}
+        memories = {
+            m: self.initial(place, its, before[size * place : size * (place + 1)])
+            for place, m in enumerate(step.memories)
+        }
         if step.held:
             self.publish({m: memories[m] for m in step.held}, lambda left: self.number(0), exchanged)
             exchanged = self.add(exchanged, one)
         steps = self.steps_of(its)
         begun = [*chain.from_iterable(memories.values()), *self.first_frames(its)]
-        last = self.carry(
-            0,
-            steps,
-            begun,
-            lambda t, carried: self.turn(its, exchanged, t, carried),
-            step=self.schedule.ahead,
-        )
-        self.write_last(its, last)
+        if step.flag is None:
+            last = self.carry(
+                0,
+                steps,
+                begun,
+                lambda t, carried: self.turn(its, exchanged, t, carried),
+                step=self.schedule.ahead,
+            )
+        else:
+            steps, *last = self.steps_to_ends(its, exchanged, begun)
+        self.write_last(turn, last)
         self.wait_for_cluster(step.held)  # for the exchange of the last step
         exchanged = self.add(exchanged, self.mul(steps, self.number(step.exchanges)))
+        after = last[: size * len(memories)]
         if step.held and LAUNCHED[self.schedule.exchange] == "grid":  # so that places alternate
-            size = self.shape.elements
-            values = {m: last[size * place : size * (place + 1)] for place, m in enumerate(step.memories)}
+            values = {m: after[size * place : size * (place + 1)] for place, m in enumerate(step.memories)}
             self.publish({m: values[m] for m in step.held}, lambda left: one, exchanged)
             exchanged = self.add(exchanged, one)
-        return exchanged
+        return [exchanged, *after]
 
     def steps_of(self, its: TensorPlaces) -> Value:
-        """Writes the steps of a batch: those of its longest sequence and, after its end, as many as make the
-        number whole. It is even, so that each batch begins with the first of the two places of an operand.
+        """Writes the steps of a turn: those of the lane with the most and, after its end, as many as make the
+        number whole.
         """
-        whole = lcm(self.schedule.ahead, 2) if self.step.lefts else self.schedule.ahead
-        turns = self.sdiv(self.add(its.longest, self.number(whole - 1)), self.number(whole))
-        return self.mul(turns, self.number(whole))
+        whole = self.number(self.shape.whole)
+        turns = self.sdiv(self.add(its.longest, self.sub(whole, self.number(1))), whole)
+        return self.mul(turns, whole)
+
+    def steps_to_ends(self, its: TensorPlaces, exchanged: Value, begun: list[Value]) -> list[Value]:
+        """Writes the steps of a turn whose sequences a flag ends, until all have ended; returns how many
+        ran, an even number, and what they carry. All threads of all blocks compute the flags, so they leave
+        together.
+
+        begun: what the first steps are given.
+        """
+        ahead = self.schedule.ahead
+
+        def goes_on(carried: list[Value]) -> Value:
+            """Writes whether any sequence takes the step, or the number of steps would be odd."""
+            t, *given = carried
+            some: Value = ir.Constant(I1, 0)
+            for takes in self.live(its, t, given):
+                some = self.or_(some, takes)
+            if ahead % 2 and self.step.lefts:
+                some = self.or_(some, self.trunc(t, I1))
+            return self.any_of_block(some)
+
+        def turn(carried: list[Value]) -> list[Value]:
+            """Writes as many steps as are read ahead."""
+            t, *given = carried
+            return [self.add(t, self.number(ahead)), *self.turn(its, exchanged, t, given)]
+
+        return self.carry_while([self.number(0), *begun], goes_on, turn)
+
+    def live(self, its: TensorPlaces, t: Value, memories: list[Value]) -> Elements:
+        """Writes which sequences take step t: those that have not ended. memories: before the step."""
+        found = elements(self.icmp_signed("<", self.low(t), n) for n in its.counts)
+        if self.step.flag is None:
+            return found
+        flags = memories[self.shape.elements * self.step.flag :]
+        return [self.and_(takes, self.not_(flag)) for takes, flag in zip(found, flags, strict=False)]
 
     def first_frames(self, its: TensorPlaces) -> Elements:
         """Writes loads of the values of the first steps; zeros if no sequence has a step."""
         ahead, sequences = self.schedule.ahead, self.step.read_sequences
-        zeros = [
-            splat(register_type(self.step.dtype(n), 1), 0)
-            for n in sequences
-            for _ in range(self.shape.elements)
-        ]
+        zeros = [value for n in sequences for value in self.zeros(n)]
         return self.either(
             self.icmp_signed(">", its.longest, self.number(0)),
             lambda: [value for t in range(ahead) for value in self.frames(its, self.number(t))],
             zeros * ahead,
         )
 
-    def initial(self, place: int, its: TensorPlaces) -> Elements:
-        """Writes loads of a memory before the first step; zeros if none is given."""
-        n = self.step.memories[place]
-        zeros: Elements = [splat(register_type(self.step.dtype(n), 1), 0)] * self.shape.elements
-        name = f"h{place}"
-        return self.either(self.is_given(name), lambda: self.read_features(n, name, its.rows), zeros)
+    def zeros(self, n: int) -> Elements:
+        """Returns a thread's elements of a value that is zero."""
+        return [splat(register_type(self.step.dtype(n), 1), 0)] * self.shape.elements
 
-    def write_last(self, its: TensorPlaces, last: Elements) -> None:
-        """Writes stores of the memories after the last step, where they are asked for."""
-        size = self.shape.elements
+    def initial(self, place: int, its: TensorPlaces, before: list[Value]) -> Elements:
+        """Writes a memory ahead of the first step of a turn: of sequences that begin, the given one or zeros.
+        before: that of those that go on.
+        """
+        n, name = self.step.memories[place], f"h{place}"
+        begun = self.either(self.is_given(name), lambda: self.read_features(n, name, its.rows), self.zeros(n))
+        return elements(self.select(*each) for each in zip(its.begins, begun, before, strict=True))
+
+    def write_last(self, turn: Value, last: Elements) -> None:
+        """Writes stores of the memories of sequences that end in a turn, where they are asked for. What the
+        lanes do is read again, so that no register keeps it during the steps.
+        """
+        its, size = self.places_of(turn), self.shape.elements
         for place, m in enumerate(self.step.memories):
             with self.when(self.is_given(f"last{place}")):
                 piece = FeaturePiece(m, 0, self.step.size(m))
                 values = last[size * place : size * (place + 1)]
-                self.write_piece(f"last{place}", piece, piece.size, values, its.rows, its.present)
+                self.write_piece(f"last{place}", piece, piece.size, values, its.rows, its.ends)
 
     def write_piece(
         self, array: str, piece: FeaturePiece, size: int, values: Elements, indices: Elements, which: Elements
@@ -178,7 +222,7 @@ class TensorLoopWriter(TensorProductWriter):
                 values[n] = given[size * place : size * (place + 1)]
         for n in step.indices:
             values[n] = [self.add(done, t) for done in its.done]
-        live = elements(self.icmp_signed("<", t, n) for n in its.lengths)
+        live = self.live(its, t, memories)
         after, done = dict[int, Elements](), 0
         self.wait_for_cluster(step.held)
         for position, phase in enumerate(step.phases):
@@ -225,11 +269,24 @@ class TensorLoopWriter(TensorProductWriter):
             pointwise(self, node, [values[n][e] for n in roots], dtypes) for e in range(self.shape.elements)
         ]
 
+    def count_step(self, its: TensorPlaces, t: Value, live: Elements) -> None:
+        """Writes the number of steps of the sequences that take a step, by the thread of their first unit."""
+        with self.by_owners():
+            for unit, row, takes in zip(self.units, its.rows, live, strict=True):
+                with self.when(self.and_(takes, self.icmp_signed("==", unit, self.number(0)))):
+                    count = self.add(t, self.number(1))
+                    self.write_element("int64", count, self.pointer("taken"), row)
+
     def write_outputs(self, its: TensorPlaces, t: Value, values: dict[int, Elements], live: Elements) -> None:
         """Writes stores of the step's outputs, of the sequences that have not ended."""
+        if self.step.flag is not None:
+            self.count_step(its, t, live)
         if not self.step.outputs:
             return
-        at = self.entries(its, t)
+        if self.step.flag is None:
+            at = self.entries(its, t)
+        else:
+            at = [self.add(first, time) for first, time in zip(its.placed, self.times(its, t), strict=True)]
         for place, pieces in enumerate(self.step.outputs):
             name, size = f"y{place}", sum(piece.size for piece in pieces)
             with self.when(self.is_given(name)):

@@ -1,0 +1,56 @@
+"""The rates of this machine as they were measured once, kept in the cache folder.
+
+Without a measurement, and on another processor, the table of `costs.py` is used.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from itertools import takewhile
+
+from stepnet.compiler.disk import store
+from stepnet.compiler.disk.data import Serializer
+from stepnet.compiler.net.digest import digest
+from stepnet.compiler.plan.load import Machine
+from stepnet.compiler.plan.partition import How
+from stepnet.compiler.targets.cpu.machine.processor import Processor
+from stepnet.compiler.targets.limits import processors
+
+FORM = Serializer(Machine)
+KIND = "machine"
+FORCED = ContextVar[How | None]("FORCED", default=None)
+"""The way in which threads share calls in this context; None for the one that is estimated to be fastest."""
+
+
+@contextmanager
+def forced(how: How) -> Generator[None]:
+    """Context in which calls are shared by threads in one way, where that is possible, to measure it. A call
+    that was prepared before stays as it is.
+    """
+    token = FORCED.set(how)
+    try:
+        yield
+    finally:
+        FORCED.reset(token)
+
+
+def stored_rates(processor: Processor) -> Machine | None:
+    """Returns the rates that were measured for an instruction set on this machine; None if none were."""
+    data = store.get(KIND, key_of(processor), is_needed=False)
+    return None if data is None else FORM.unpacked(data)
+
+
+def store_rates(processor: Processor, machine: Machine) -> None:
+    """Keeps the rates of this machine for an instruction set, for later processes."""
+    store.put(KIND, key_of(processor), FORM.packed(machine))
+
+
+def key_of(processor: Processor) -> str:
+    """Returns the key of the rates: a digest of the instruction set, the number of processors that threads
+    may use, and what the system says of them, but for their momentary frequency.
+    """
+    lines: list[str] = []
+    with suppress(OSError), open("/proc/cpuinfo", errors="replace") as file:
+        lines = list(takewhile(str.strip, file))  # of the first processor
+    facts = [line for line in lines if "MHz" not in line and "bogomips" not in line]
+    return digest(str(processor), str(processors()), *facts)

@@ -1,0 +1,182 @@
+"""The forms of calls: keys by which a model finds a call that was prepared for others of the same kind.
+
+    array [batch, time, ...]       shape, dtype, options             exact: calls of these sizes alone
+    Ragged, padded arrays          layout, sequences, about how      general: calls of any lengths, which say
+                                   many steps, features, dtype,      where their sequences lie (`Places`)
+                                   options
+
+The options of a call are `last_only`, `engine` and the number of threads.
+"""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.compiler.targets import Call, Order, Places, TableLayout
+from stepnet.compiler.targets.threads import threads
+from stepnet.model.executables import Form
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
+
+Array = np.ndarray
+MOST_PLACES = 1024
+"""The largest number of sequences of a call that is prepared for any lengths, or of a `Ragged` whose exact
+lengths are a key. Larger batches take long enough to run that preparation saves little.
+"""
+LONGEST = 4096
+"""The largest length of a sequence in a call that is prepared for any lengths."""
+SMALL = 64
+"""The number of steps up to which calls prepared for any lengths are one form; beyond, each power of two has
+one, as threads share larger calls.
+"""
+
+
+FormedCall = tuple[Form, Array, Places | None]
+"""A call as the cache of prepared calls sees it: the key under which it is looked up first, the array of the
+sequences, and where these lie. The key is a general one if there are places, else an exact one.
+"""
+
+
+def formed_call(
+    sequences: Any, lengths: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
+) -> FormedCall | None:
+    """Returns what the cache of prepared calls needs of the arguments of a call; None if no code is prepared
+    for such calls, or if the arguments are to be checked.
+
+    Prepared are calls on one C-contiguous array, with lengths or without, and on one Ragged without nested
+    sequences, of few sequences.
+    """
+    if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
+        return None
+    if type(masked) is not str or masked != "repeat":  # without a mask it has no effect, or is invalid
+        return None
+    if type(sequences) is Ragged:
+        values, (offsets, *inner) = sequences.values, sequences.offsets
+        if inner or time_major or lengths is not None or not is_plain(values):
+            return None
+        places = offsets, len(offsets) - 1, len(values)
+        return at_places("ends", values, values.shape[1:], places, last_only, engine)
+    if not is_plain(sequences):
+        return None
+    shape = sequences.shape
+    if lengths is None:
+        form = None, shape, sequences.dtype, time_major, last_only, engine, threads()
+        return form, sequences, None
+    if len(shape) < 2 or (table := lengths_table(lengths)) is None:
+        return None
+    places = table, shape[1 if time_major else 0], shape[0] * shape[1]
+    return at_places("time" if time_major else "batch", sequences, shape[2:], places, last_only, engine)
+
+
+def is_plain(values: Any) -> bool:
+    """Tells whether a value is an array whose elements machine code can read in place."""
+    return type(values) is np.ndarray and values.flags.c_contiguous and values.dtype.isnative
+
+
+def lengths_table(lengths: Any) -> Array | None:
+    """Returns the argument `lengths` of a call as machine code reads it; None if it is to be checked first.
+    Whether the numbers fit the call is checked when it runs.
+    """
+    table = lengths
+    if type(lengths) in (list, tuple) and all(type(length) is int for length in lengths):
+        table = np.array(lengths)  # of Python's own integers where one is too large
+    return table if is_table(table) else None
+
+
+def is_table(value: Any) -> bool:
+    """Tells whether a value is an array that can say where sequences lie."""
+    return is_plain(value) and value.dtype == np.int64 and value.ndim == 1
+
+
+def at_places(
+    layout: str, values: Array, features: tuple[int, ...], places: Places, last_only: bool, engine: Order
+) -> tuple[Form, Array, Places] | None:
+    """Returns a call at some places, with the key of all calls with as many sequences and a similar number of
+    steps; None for no sequences, and for too many.
+
+    layout: the name of the way in which the sequences lie. values, features: their array, and its shape at a
+    step. last_only, engine: the options of the call.
+    """
+    _, rows, total = places
+    if not 0 < rows <= MOST_PLACES:
+        return None
+    size = (total if total > SMALL else SMALL).bit_length()
+    room = 1 << (rows - 1).bit_length()  # calls of up to as many sequences are prepared together
+    return (layout, room, size, features, values.dtype, last_only, engine, threads()), values, places
+
+
+def call_at(layout: str, values: Array, table: Array, engine: Any) -> FormedCall | None:
+    """Returns a call on sequences that a front end has; None if no code is prepared for it.
+
+    layout: the name of the way in which they lie, "packed" or "ends". values: the array of their steps.
+    table: the table that says where they are. engine: an engine, or several in order of preference.
+    """
+    if not is_plain(values) or not is_table(table) or not len(table) or not is_order(engine):
+        return None
+    rows = table.item(0) if layout == "packed" else len(table) - 1
+    return at_places(layout, values, values.shape[1:], (table, rows, len(values)), False, engine)
+
+
+def widened(call: Call, layout: TableLayout, rows: int) -> Call:
+    """Returns a call with further sequences, `rows` in all, to prepare calls of up to as many. The further
+    ones are as long as the shortest sequence, and all arrays are zeros.
+
+    call: a call without statics, at the positions of the layout.
+    """
+    positions = call.positions
+    if (more := rows - positions.rows) <= 0:
+        return call
+    lengths = np.append(positions.lengths, np.full(more, positions.lengths.min()))
+    if layout.name == "ends":
+        wide = Positions.end_to_end(offsets_of(lengths))
+    else:
+        wide = Positions.padded(lengths, int(lengths.max()) + 1)
+
+    def zeros(array: Array | None, count: int) -> Array | None:
+        """Makes zeros in the place of an array, with another number of entries; None stays."""
+        return None if array is None else np.zeros((count, *array.shape[1:]), array.dtype)
+
+    sequences = [zeros(array, wide.total) for array in call.sequences]
+    initial = [zeros(array, rows) for array in call.initial]
+    return replace(call, positions=wide, sequences=sequences, initial=initial)
+
+
+def in_general(call: FormedCall) -> tuple[Form, Array, Places] | None:
+    """Returns a call on a whole array as one at some places, so that it can run as calls of any lengths do;
+    None if it cannot.
+    """
+    (_, shape, _, time_major, last_only, engine, _), values, _ = call
+    if len(shape) < 2 or not shape[0] or not shape[1]:
+        return None
+    first, second, *features = shape
+    if time_major:
+        layout, places = "packed", (np.full(first, second), second, first * second)
+    else:
+        table = cast("Array", np.arange(0, first * second + 1, second))
+        layout, places = "ends", (table, first, first * second)
+    return at_places(layout, values, tuple(features), places, last_only, engine)
+
+
+def exact_form(call: FormedCall) -> Form | None:
+    """Returns the key of calls with exactly the lengths of this one; None for arrays with padding."""
+    form, values, places = call
+    if places is None:
+        return form
+    if form[0] != "ends":
+        return None
+    return places[0].tobytes(), values.shape, values.dtype, False, *form[-3:]
+
+
+def fits(positions: Positions) -> bool:
+    """Tells whether no sequence at these positions is empty or too long for calls of any lengths."""
+    return positions.is_full and int(positions.lengths.max(initial=0)) <= LONGEST
+
+
+def is_order(engine: Any) -> bool:
+    """Returns whether the argument `engine` is a name or a tuple of names, which a cache key may contain."""
+    if type(engine) is str:  # the usual case
+        return True
+    names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)
+    return all(type(name) is str for name in names)

@@ -1,0 +1,94 @@
+"""Tiles fetch the parameters of the tiles that follow, each a part, where these are in a far cache."""
+
+import ctypes
+import re
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from llvmlite import ir
+
+from stepnet import cells
+from stepnet.compiler.targets.cpu import I64, POINTER, Code, Tile, host_processor
+from stepnet.compiler.targets.cpu.compile.generate import llvm_module
+from stepnet.compiler.targets.cpu.emit.cells import Following, TilePlace, fetched_ahead
+from stepnet.compiler.targets.cpu.lower.program import lowered
+
+LINE = 64
+
+
+class RecordingCode(Code):
+    """Writes the addresses of prefetches to memory instead."""
+
+    log: ir.Value
+
+    def prefetch(self, pointer: ir.Value, is_written: bool = False, level: int = 1) -> None:
+        assert level == 2
+        assert not is_written
+        count = self.read_number(self.log, self.number(0))
+        place = self.at(self.log, self.mul(self.add(count, self.number(1)), self.number(8)))
+        self.write(self.ptrtoint(pointer, I64), place, 8)
+        self.write(self.add(count, self.number(1)), self.log, 8)
+
+
+def fetched(tile: Tile, words: int, unit_bytes: int, block: int, parts: int) -> list[int]:
+    """The bytes, from the first parameter on, at which all tiles of a unit block fetch lines."""
+    module, processor = ir.Module(), host_processor()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, POINTER]), "fetch")
+    code = RecordingCode(function.append_basic_block("entry"), processor)
+    packed, code.log = function.args
+    turns = tile.gate_groups
+    with (
+        code.loop(code.number(0), code.number(parts)) as part,
+        code.loop(code.number(0), code.number(turns)) as turn,
+    ):
+        following = Following(code.number(block), part, code.number(parts))
+        place = TilePlace(part, code.number(0), turn if turns > 1 else None, following)
+        ahead = fetched_ahead(code, packed, unit_bytes, words, tile, place)
+        assert ahead is not None
+        with code.loop(code.number(0), code.number(words), 2) as first:
+            ahead.fetch(code, first, 2)
+    code.ret_void()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    machine = target.create_target_machine(processor.cpu, processor.features, opt=2)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
+    engine.finalize_object()
+    log = np.zeros(1 + parts * turns * words, np.int64)
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("fetch"))
+    run(2**40, log.ctypes.data)
+    assert log[0] == parts * turns * words
+    return [int(address) - 2**40 for address in log[1:]]
+
+
+@pytest.mark.parametrize(
+    ("tile", "gates", "parts"),
+    [(Tile(8, 1), 3, 4), (Tile(8, 1), 3, 16), (Tile(8, 1, 2), 4, 2), (Tile(4, 2), 3, 8)],
+)
+def test_all_parameters_of_the_next_tile_are_fetched(tile: Tile, gates: int, parts: int):
+    words, block = 64, 5
+    unit_bytes = words * gates * LINE
+    places = fetched(tile, words, unit_bytes, block, parts)
+    begin, end = block * unit_bytes, (block + tile.units) * unit_bytes
+    assert min(places) == begin
+    assert max(places) < end
+    # Parts are rounded down to whole bytes of a word, so that the last lines may be left to the processor.
+    lines = {place // LINE for place in places}
+    most = parts * tile.gate_groups * words // LINE + 1
+    assert len(lines) >= (end - begin) // LINE - most
+
+
+def test_few_tiles_fetch_every_other_line():
+    """One tile fetches a line for each word of k. The processor itself fetches neighbouring lines."""
+    words, gates = 64, 2
+    places = fetched(Tile(8, 1), words, words * gates * LINE, 0, 1)
+    assert places == list(range(0, words * gates * LINE, 2 * LINE))
+
+
+@pytest.mark.parametrize(("units", "fetches"), [(64, False), (256, True)])
+def test_only_large_parameters_are_fetched(units: int, fetches: bool):
+    gru = cells.rnn("gru", cells.CELLS["gru"].parameters(units, units, seed=0))
+    processor = host_processor()
+    text = str(llvm_module(lowered(gru.plan, processor), processor))
+    assert (re.search(r"llvm\.prefetch.*i32 0, i32 2, i32 1", text) is not None) == fetches

@@ -1,0 +1,325 @@
+"""Calls of a device that are recorded: later ones are those that ran part by part, bit for bit."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from constants import Constants
+from device_models import gru, ragged
+from tolerance import assert_close
+from watched_device import WatchedDevice, bits
+
+import stepnet as sn
+from stepnet.compiler import targets
+from stepnet.compiler.targets.cuda import (
+    LANE_WORDS,
+    RECORDED,
+    CudaEngine,
+    DeviceArray,
+    arranged,
+    put,
+)
+from stepnet.errors import DeviceError, IndexOutsideError
+
+Array = np.ndarray
+CACHE = "stepnet.compiler.targets.cuda.recorded"
+
+
+DEVICE = WatchedDevice()
+RANDOM = np.random.default_rng(3)
+X = RANDOM.normal(size=(3, 5, 4)).astype("f4")
+Y = RANDOM.normal(size=(3, 5, 4)).astype("f4")
+H = RANDOM.normal(size=(3, 4)).astype("f4")
+
+
+@pytest.fixture(autouse=True)
+def placed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The engine "placed", whose device is emulated, and which knows no call."""
+    RECORDED.clear()
+    made = CudaEngine(DEVICE, name="placed", devices=("cpu",))
+    monkeypatch.setitem(targets.ENGINES, "placed", lambda: made)  # type: ignore[arg-type]
+    yield
+    targets.engine.cache_clear()
+    DEVICE.is_capturing = False
+
+
+def decay(width: int = 4, reverse: bool = False) -> sn.RNN:
+    """A step of a few elementwise operations, with a value that follows from the parameter alone."""
+
+    def step(x: Any, h: Any, a: Any) -> Any:
+        following = h / (1 + np.exp(-a)) + x
+        return np.tanh(following), following
+
+    params = RANDOM.normal(size=width).astype("f4")
+    return sn.RNN(step, params, memory=width, inputs=width, reverse=reverse)
+
+
+def biased() -> sn.RNN:
+    """A step with a static."""
+
+    def step(x: Any, h: Any, a: Any, statics: Any) -> Any:
+        return h * a + statics, h * a + x + statics
+
+    return sn.RNN(step, H[0], memory=4)
+
+
+def there(array: Array) -> DeviceArray:
+    return put(DEVICE, array)
+
+
+def layers() -> sn.Stack:
+    return sn.Stack([sn.Bidirectional(gru(4), gru(4, reverse=True)), gru(8)])
+
+
+RAGGED, ON_DEVICE = ragged(3, 0, 5, features=4), there(X)
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "dense": (decay, lambda rnn: rnn(X, engine="placed")),
+    "ragged": (lambda: gru(4), lambda rnn: rnn(RAGGED, engine="placed")),
+    "padded": (decay, lambda rnn: rnn(X, lengths=[5, 0, 2], engine="placed")),
+    "reverse": (lambda: gru(4, reverse=True), lambda rnn: rnn(X, lengths=[5, 1, 2], engine="placed")),
+    "time major": (decay, lambda rnn: rnn(X, time_major=True, engine="placed")),
+    "initial": (decay, lambda rnn: rnn(X, H, engine="placed")),
+    "statics": (biased, lambda rnn: rnn(X, statics=H, engine="placed")),
+    "last only": (decay, lambda rnn: rnn(X, lengths=[5, 3, 2], last_only=True, engine="placed")),
+    "on the device": (lambda: gru(4), lambda rnn: rnn(ON_DEVICE, lengths=[4, 0, 5], engine="placed")),
+    "layers": (layers, lambda model: model(X, lengths=[5, 3, 2], engine="placed")),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_later_calls_have_the_bits_of_the_first(name: str) -> None:
+    make, run = CASES[name]
+    model = make()
+    first = DEVICE.repeats(lambda: run(model))
+    assert first[1] == 0
+    assert [bits(run(model)) for _ in range(2)] == [first[0]] * 2  # prepared, with memories of zeros
+    for _ in range(4):
+        assert DEVICE.repeats(lambda: run(model)) == (first[0], 1)
+
+
+def test_other_arrays_are_read() -> None:
+    rnn = decay()
+    expected = [bits(rnn(x, h, engine="placed")) for x, h in ((Y, H), (X, -H))]
+    RECORDED.clear()
+    for _ in range(3):
+        rnn(there(X), there(H), engine="placed")
+        rnn(X, H, engine="placed")
+    for x, h, right in zip((Y, X), (H, -H), expected, strict=True):
+        arrays = there(x), there(h)
+        assert DEVICE.repeats(lambda arrays=arrays: rnn(*arrays, engine="placed")) == (right, 1)
+        assert DEVICE.repeats(lambda x=x, h=h: rnn(x, h, engine="placed")) == (right, 1)
+
+
+def test_other_forms_are_other_calls() -> None:
+    rnn = decay()
+
+    def outputs(*lengths: int, h: Array | None = None) -> list[bytes]:
+        return bits(rnn(X, h, lengths=lengths, engine="placed"))
+
+    expected = [outputs(5, 5, 5), outputs(5, 2, 0), outputs(5, 2, 0, h=H)]
+    assert len({*map(tuple, expected)}) == len(RECORDED) == 3
+    assert [outputs(5, 5, 5), outputs(5, 2, 0), outputs(5, 2, 0, h=H)] == expected
+
+
+def test_less_aligned_arrays_are_another_form() -> None:
+    rnn = sn.Bidirectional(decay(3), decay(3, reverse=True))  # rows of 12 bytes, moved in words of up to 16
+    x = np.ascontiguousarray(X[..., :3])
+    room = there(np.concatenate([np.zeros(1, "f4"), x.ravel()]))
+    shifted = DeviceArray(DEVICE, room.address + 4, x.shape, "float32", room)
+    lengths = [5, 2, 4]
+    first = bits(rnn(there(x), lengths=lengths, last_only=True, engine="placed"))
+    count = len(RECORDED)
+    assert bits(rnn(shifted, lengths=lengths, last_only=True, engine="placed")) == first
+    assert len(RECORDED) == 2 * count
+
+
+def test_parameters_of_the_host_may_change() -> None:
+    rnn = decay()
+    gradient = sn.vjp(rnn)
+
+    def run(scale: float) -> list[bytes]:
+        given = np.asarray(rnn.params * scale, "f4")
+        (outputs, _), backward = gradient(X, params=given, engine="placed")
+        return bits([outputs, backward(np.ones_like(outputs)).params])
+
+    expected = [run(1.0), run(0.5)]
+    assert expected[0] != expected[1]
+    for _ in range(3):
+        assert [run(1.0), run(0.5)] == expected
+
+
+def test_results_have_memory_of_their_own() -> None:
+    rnn, x = gru(4), there(X)
+    results = [rnn(x, engine="placed") for _ in range(3)]
+    expected = bits(results[0])
+    rnn(there(Y), engine="placed")
+    assert [bits(each) for each in results] == [expected] * 3
+    owners = {id(array.owner) for each in results for array in each}
+    assert len(owners) == 6
+
+
+def test_values_share_memory_and_take_no_more_than_before() -> None:
+    rnn, x = sn.Stack([gru(4), gru(4), gru(4)]), there(X)
+    rnn(x, engine="placed")  # compiled, positions kept
+    RECORDED.clear()
+
+    def most() -> int:
+        """The most bytes in use during a call, less those in use before."""
+        DEVICE.most = before = DEVICE.used()
+        rnn(x, engine="placed")
+        return DEVICE.most - before
+
+    first, second = most(), most()
+    assert second < first
+
+
+def test_values_that_are_needed_together_lie_apart() -> None:
+    for _ in range(50):
+        count = int(RANDOM.integers(1, 12))
+        counts = {number: int(RANDOM.integers(0, 2000)) for number in range(count)}
+        spans = {n: tuple(sorted(RANDOM.integers(0, 9, 2).tolist())) for n in range(count)}
+        offsets, end = arranged(counts, spans)
+        used = {time: np.zeros(end, int) for time in range(9)}
+        for number, (first, last) in spans.items():
+            assert offsets[number] % 256 == 0
+            for time in range(first, last + 1):
+                used[time][offsets[number] : offsets[number] + counts[number]] += 1
+        assert max(row.max(initial=0) for row in used.values()) <= 1
+
+
+def test_two_threads_run_one_recording() -> None:
+    rnn = gru(4)
+    inputs = [RANDOM.normal(size=X.shape).astype("f4") for _ in range(2)]
+    expected = [bits(rnn(x, engine="placed")) for x in inputs]
+    wrong = list[int]()
+
+    def run(place: int) -> None:
+        wrong.extend(place for _ in range(10) if bits(rnn(inputs[place], engine="placed")) != expected[place])
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_forked_process_runs_known_calls() -> None:
+    rnn, x = decay(), there(X)
+    first, _ = (bits(rnn(x, engine="placed")) for _ in range(2))
+    child = os.fork()
+    if not child:
+        os._exit(int(bits(rnn(x, engine="placed")) != first))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert bits(rnn(x, engine="placed")) == first
+
+
+def test_recorded_calls_are_bounded(constants: Constants) -> None:
+    models = [gru(4, 16)]  # whose parameters do not count
+
+    def run(length: int) -> None:
+        models[0](X, lengths=[length, 2, 1], engine="placed")
+
+    constants(CACHE, MOST_CALLS=2)
+    for length in (1, 2, 1, 3):
+        run(length)
+    assert len(RECORDED) == 2
+    known = [call for call in RECORDED.values() if not isinstance(call, str)]
+    sizes = [call.bytes for call in known]
+    assert min(sizes) >= 3 * len(LANE_WORDS) * 8  # the lanes of three sequences
+    assert max(sizes) < 20 * 48 * 4  # the weights
+    constants(CACHE, MOST_BYTES=max(sizes))
+    run(4)
+    assert len(RECORDED) == 1
+    models.clear()
+    assert not RECORDED
+
+
+def table() -> sn.RNN:
+    """A step that reads a table."""
+    step = lambda x, place, p: (p["table"][place], place + x)  # noqa: E731
+    memory, inputs = sn.Spec((), np.int64), sn.Spec((), np.int64)
+    return sn.RNN(step, {"table": X[0]}, memory=memory, inputs=inputs)
+
+
+def counted() -> sn.RNN:
+    """A step that reads its number."""
+    return sn.RNN(lambda x, h, a, index: (h * a + index, h + x), H[0, :1].sum(), memory=(), inputs=())
+
+
+def ended() -> sn.RNN:
+    """A step that ends its sequences."""
+    step = lambda x, h, a: (h * a, h + x)  # noqa: E731
+    return sn.RNN(step, H[0], memory=4, inputs=4, until=lambda y, h: h[:, 0] > 1)
+
+
+READS_BACK = "the host reads what the GPU computed, as for tables that are read at an index"
+COUNTS_ON = "its steps are counted from earlier calls on"
+LARGE = "the positions of its sequences take more than 64 KiB"
+OTHERS = [
+    (table, lambda rnn: rnn(np.array([[0, 3, 1]]), engine="placed"), READS_BACK),
+    (
+        counted,
+        lambda rnn: rnn(X[..., 0], begun=2, engine="placed"),
+        "its steps are counted from earlier calls on",
+    ),
+    (ended, lambda rnn: rnn(X, engine="placed"), "its sequences end early"),
+    (decay, lambda rnn: rnn(there(X), engine="placed"), LARGE),
+]
+
+
+@pytest.mark.parametrize(("make", "run", "reason"), OTHERS, ids=lambda each: getattr(each, "__name__", ""))
+def test_calls_that_are_not_recorded(
+    make: Callable[[], Any], run: Callable[[Any], Any], reason: str, constants: Constants
+) -> None:
+    if reason == LARGE:
+        constants("stepnet.ragged.positions", LARGEST_KEY=47)
+    rnn = make()
+    expected = bits(run(rnn))
+    assert [bits(run(rnn)) for _ in range(2)] == [expected] * 2
+    assert {*RECORDED.values()} <= {READS_BACK}
+    DEVICE.is_capturing = True
+    with pytest.raises(DeviceError, match=f"cannot be captured in a CUDA graph: {reason}"):
+        run(rnn)
+
+
+def test_a_call_without_arrays_is_not_recorded() -> None:
+    rnn = gru(4)
+    model = sn.Graph(lambda x, _: rnn(x)[0], inputs=4)  # a stream of chunks computes its first memories
+    expected = model(X[:, :2], engine="llvm")
+    assert_close(model.stream_chunks(rows=3, engine="placed").chunk(X[:, :2]), expected, 2, 8)
+    DEVICE.is_capturing = True
+    with pytest.raises(DeviceError, match="cannot be captured in a CUDA graph: it is given no arrays"):
+        model.stream_chunks(rows=3, engine="placed").chunk(X[:, :2])
+
+
+def test_an_index_outside_of_a_table_is_named_at_every_call() -> None:
+    rnn = table()
+    for symbols in ([[0, 3, 1]], [[0, 9, 1]], [[0, 9, 1]]):
+        if symbols[0][1] < 5:
+            rnn(np.array(symbols), engine="placed")
+        else:
+            with pytest.raises(IndexOutsideError, match="outside the rows"):
+                rnn(np.array(symbols), engine="placed")
+
+
+# ---- captures by another library
+
+
+def test_a_known_call_is_captured() -> None:
+    rnn, x = decay(), there(X)
+    first = bits(rnn(x, engine="placed"))
+    DEVICE.is_capturing = True
+    results = rnn(x, engine="placed")
+    DEVICE.is_capturing = False
+    assert bits(results) == first
+
+
+def test_a_capture_of_an_unknown_call_is_refused() -> None:
+    rnn, x = decay(), there(X)
+    DEVICE.is_capturing = True
+    with pytest.raises(DeviceError, match="run this call once before it, with the same lengths"):
+        rnn(x, engine="placed")
