@@ -52,8 +52,9 @@ def rounded(filled: int, longest: int, steps: int) -> CallSize:
     filled: the number of sequences that have steps.
     longest, steps: the number of steps of the longest one, and of all.
 
-    >>> rounded(64, 500, 5130)
-    CallSize(filled=64, longest=512, steps=6144, inner_steps=())
+    >>> size = rounded(64, 500, 5130)
+    >>> size.filled, size.longest, size.steps
+    (64, 512, 6144)
     """
     if not filled:
         return CallSize(0, 0, 0)
