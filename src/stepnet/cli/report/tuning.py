@@ -25,8 +25,8 @@ CELLS = "gru", "lstm"
 UNITS = 16, 64, 128, 256, 512, 1024
 ROWS = 1, 2, 4, 16, 64
 WAYS: tuple[How, ...] = ("alone", "rows", "units")
-MOST_STEPS, MOST_WORK = 200, 2e9
-"""The steps of a call, and the multiply-adds from which it has fewer."""
+MOST_STEPS, LEAST_STEPS, MOST_WORK = 200, 4, 5e7
+"""The most and fewest steps of a call, and the multiply-adds of a call from which it has fewer than most."""
 LEAST_TURNS, TURN = 5, 0.02
 """A call is timed so often at least, and for so many seconds: the least time counts."""
 
@@ -65,8 +65,8 @@ class TimedCase:
     @property
     def steps(self) -> int:
         """The number of steps of a call, so that it takes some milliseconds."""
-        work = self.rows * 8 * self.units * self.units
-        return max(4, min(MOST_STEPS, int(MOST_WORK / 40 / work)))
+        work = self.rows * 8 * self.units * self.units  # of a step of an LSTM
+        return max(LEAST_STEPS, min(MOST_STEPS, int(MOST_WORK / work)))
 
     def observed(self) -> Observation | None:
         """Times the call; returns None if threads cannot share it in this way."""

@@ -18,6 +18,7 @@ FITTED = ("reads", "rate", "flops", "step", "barrier", "handover")
 MOST = 16.0
 """The largest factor between a fitted rate and that of the table. What is beyond it was not measured well."""
 KNOWN = 0.05
+"""The weight of a rate that stays as it is, in observations."""
 FIRST, LAST = 2.0, 1.01
 """The factors by which a rate is changed at first and at last, to see whether the estimates come nearer."""
 

@@ -6,14 +6,14 @@ Without a measurement, and on another processor, the table of `costs.py` is used
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from itertools import takewhile
+from dataclasses import fields
 
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.plan.load import Machine
 from stepnet.compiler.plan.partition import How
-from stepnet.compiler.targets.cpu.machine.processor import Processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor, processor_lines
 from stepnet.compiler.targets.limits import processors
 
 FORM = Serializer(Machine)
@@ -47,10 +47,9 @@ def store_rates(processor: Processor, machine: Machine) -> None:
 
 def key_of(processor: Processor) -> str:
     """Returns the key of the rates: a digest of the instruction set, the number of processors that threads
-    may use, and what the system says of them, but for their momentary frequency.
+    may use, what the system says of them, and the names of the rates, which other versions may have changed.
     """
-    lines: list[str] = []
-    with suppress(OSError), open("/proc/cpuinfo", errors="replace") as file:
-        lines = list(takewhile(str.strip, file))  # of the first processor
-    facts = [line for line in lines if "MHz" not in line and "bogomips" not in line]
+    facts = [field.name for field in fields(Machine)]
+    with suppress(OSError):
+        facts += [line for line in processor_lines() if "bogomips" not in line]
     return digest(str(processor), str(processors()), *facts)

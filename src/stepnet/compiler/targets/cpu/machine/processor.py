@@ -191,13 +191,19 @@ def processor_identity() -> str | None:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             booted = file.read()
-        with open("/proc/cpuinfo", errors="replace") as file:
-            lines = list(takewhile(str.strip, file))  # of the first processor
+        description = "".join(processor_lines())
     except OSError:
         return None
-    description = "".join(line for line in lines if "MHz" not in line)
     names = " ".join(sorted(name for name, has in features.items() if has))
     return f"{booted}{description}{names} {sve_bytes()}"
+
+
+def processor_lines() -> list[str]:
+    """Returns the lines in which Linux describes the first processor, but for its momentary frequency. Raises
+    `OSError` on other systems.
+    """
+    with open("/proc/cpuinfo", errors="replace") as file:
+        return [line for line in takewhile(str.strip, file) if "MHz" not in line]
 
 
 def host_name() -> str:
