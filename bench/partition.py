@@ -4,12 +4,15 @@
     python -m bench.partition --what one --hidden 64 --hidden 128 --cell gru --rounds 15
     python -m bench.partition --what layers         stacks: by one thread, layer by layer, as wavefronts
     python -m bench.partition --what attention      decoders that attend to few keys, and to many
+    python -m bench.partition --random 200 --seed 1    one recurrence, of sizes that are drawn
     python -m bench.partition --json
 
-100 steps, float32, inputs as wide as the memory; those of decoders are of `bench/attention.py`. All ways of
-all cases alternate, in turns of some milliseconds. The median turn counts, of those in which no other process
-took a processor. Threads that were late because of another process are used again from the next turn on.
-`regret` is how much longer the chosen way takes than the best one, as the geometric mean over all cases.
+100 steps, float32, inputs as wide as the memory; those of decoders are of `bench/attention.py`. Drawn sizes
+are of 8 to 1,024 units, 1 to 64 rows and 10 to 300 steps, all log-uniform. All ways of a group of cases
+alternate, in turns of some milliseconds, while each thread stays on its processor. The least time counts, of
+calls in which no thread was late because of another process. Cases in which the chosen way was not the
+fastest have as many turns again. `regret` is how much longer the chosen way takes than the best one, as the
+geometric mean over all cases.
 """
 
 import json
@@ -17,13 +20,15 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from statistics import geometric_mean, median
+from functools import partial
+from math import ceil, isfinite
+from statistics import geometric_mean
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 
 import stepnet as sn
@@ -34,17 +39,21 @@ from stepnet.compiler.plan import partition as model
 from stepnet.compiler.plan.load import CallSize, Load, Machine
 from stepnet.compiler.plan.partition import CallPartition, Concurrency, Partition, Wavefront
 from stepnet.compiler.targets.cpu.running import arrangement, native
-from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, Lateness
+from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL
 from stepnet.compiler.targets.limits import processors
 
 STEPS, TURN = 100, 4e-3
+GROUP = 25
+"""So many cases are in memory, and take turns, at a time."""
+MOST_WORK = 2e8
+"""The multiply-adds of a drawn call, from which it has fewer steps."""
 NAMES = {"alone": "one thread", "rows": "by rows", "units": "by units"}
 TURNS = {"turn": "one by one", "once": "at once", "front": "wavefront"}
 
 
 @dataclass(frozen=True)
 class Timed:
-    """The result for one way to share a call: microseconds predicted, and measured in the median turn."""
+    """The result for one way to share a call: microseconds predicted, and measured."""
 
     way: str
     predicted: float
@@ -58,8 +67,14 @@ class Case:
     what: str
     hidden: int
     rows: int
+    steps: int
     ways: tuple[Timed, ...]
     chosen: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Tells whether all ways were timed with all their threads."""
+        return all(isfinite(way.measured) for way in self.ways)
 
     @property
     def regret(self) -> float:
@@ -94,40 +109,25 @@ class Trial:
     ways: tuple[tuple[str, float], ...]
     chosen: str
     calls: Sequence[Callable[[], Any]]
+    steps: int = STEPS
 
     def case(self, seconds: Sequence[float]) -> Case:
         """Returns the results of the case, from the measured seconds of each way."""
         pairs = zip(self.ways, seconds, strict=True)
         ways = tuple(Timed(name, 1e6 * guess, 1e6 * taken) for (name, guess), taken in pairs)
-        return Case(self.what, self.hidden, self.rows, ways, self.chosen)
+        return Case(self.what, self.hidden, self.rows, self.steps, ways, self.chosen)
 
 
-@dataclass(frozen=True)
-class Turn:
-    """The mean seconds of a call in one turn, and how often another process took its processor meanwhile."""
-
-    seconds: float
-    taken: int
-
-
-def timed(call: Callable[[], Any]) -> Turn:
-    """Calls for some milliseconds; returns a call's mean seconds, and how often it was interrupted."""
-    import resource
-
-    WORKER_POOL.lateness = Lateness()
+def timed(call: Callable[[], Any]) -> float:
+    """Calls for some milliseconds; returns the least seconds of a call, infinity if its threads were late in
+    all of them.
+    """
     call()
-    count, begin, before = 0, time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    while (end := time.perf_counter()) < begin + TURN or count < 2:
-        call()
-        count += 1
-    taken = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
-    return Turn((end - begin) / count, taken)
-
-
-def counted(turns: Sequence[Turn]) -> float:
-    """Returns the seconds of the median turn among those with the fewest interruptions by other processes."""
-    least = min(turn.taken for turn in turns)
-    return median(turn.seconds for turn in turns if turn.taken == least)
+    least, count, begin = float("inf"), 0, time.perf_counter()
+    while time.perf_counter() < begin + TURN or count < 2:
+        seconds = WORKER_POOL.timed(call)
+        least, count = min(least, float("inf") if seconds is None else seconds), count + 1
+    return least
 
 
 def made(cell: str, hidden: int, both: bool) -> sn.RNN | sn.Bidirectional:
@@ -137,15 +137,39 @@ def made(cell: str, hidden: int, both: bool) -> sn.RNN | sn.Bidirectional:
     return sn.Bidirectional(ahead, cells.rnn(cell, parameters, reverse=True)) if both else ahead
 
 
-def inputs(hidden: int, rows: int) -> np.ndarray:
+def inputs(hidden: int, rows: int, steps: int = STEPS) -> np.ndarray:
     """Returns random inputs of a call [rows, steps, hidden]."""
-    return np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
+    return np.random.default_rng(0).normal(size=(rows, steps, hidden)).astype("float32")
 
 
-def one_case(cell: str, hidden: int, rows: int) -> Trial:
+def one_case(cell: str, hidden: int, rows: int, steps: int = STEPS) -> Trial:
     """Prepares the ways to share a call of one recurrence."""
-    x = inputs(hidden, rows)
-    return each_way(cell, hidden, rows, lambda: made(cell, hidden, both=False), lambda rnn: rnn(x))
+    x = inputs(hidden, rows, steps)
+    trial = each_way(cell, hidden, rows, lambda: made(cell, hidden, both=False), lambda rnn: rnn(x))
+    return replace(trial, steps=steps)
+
+
+def drawn(count: int, seed: int) -> list[tuple[str, int, int, int]]:
+    """Draws sizes of calls of one recurrence: a cell, its units, and the rows and steps of a call. Calls of
+    more work than `MOST_WORK` have fewer steps.
+    """
+    random = np.random.default_rng(seed)
+
+    def between(least: int, most: int) -> int:
+        """Draws a number whose logarithm is uniform."""
+        return round(float(np.exp(random.uniform(np.log(least), np.log(most)))))
+
+    sizes = list[tuple[str, int, int, int]]()
+    for _ in range(count):
+        cell, units, rows, steps = (
+            str(random.choice(CELLS)),
+            between(8, 1024),
+            between(1, 64),
+            between(10, 300),
+        )
+        most = int(MOST_WORK / (rows * 8 * units * units))
+        sizes.append((cell, units, rows, max(4, min(steps, most))))
+    return sizes
 
 
 def attending(name: str, hidden: int, rows: int) -> Trial:
@@ -319,30 +343,52 @@ KINDS = {
 
 def table(cases: Sequence[Case]) -> Table:
     """Returns the table of all cases: predicted and measured microseconds."""
-    shown = Table(title=f"{STEPS} steps, {processors()} threads: microseconds predicted / measured")
+    shown = Table(title=f"{processors()} threads: microseconds predicted / measured")
     ways = list(dict.fromkeys(way.way for case in cases for way in case.ways))
-    for name in ("cell", "hidden", "rows", *ways, "chosen", "of the best"):
+    for name in ("cell", "hidden", "rows", "steps", *ways, "chosen", "of the best"):
         shown.add_column(name, justify="right")
     for case in cases:
         times = {way.way: f"{way.predicted:.0f} / {way.measured:.0f}" for way in case.ways}
         colour = "red" if case.regret > 1.1 else "yellow" if case.chosen != case.best else "green"
-        row = [case.what, str(case.hidden), str(case.rows), *(times.get(way, "") for way in ways)]
+        sizes = map(str, (case.hidden, case.rows, case.steps))
+        row = [case.what, *sizes, *(times.get(way, "") for way in ways)]
         shown.add_row(*row, case.chosen, f"[{colour}]{case.regret:.2f}[/]")
     return shown
 
 
 def summary(cases: Sequence[Case]) -> str:
-    """Returns a sentence on how often the choice is best, what is lost, and how good the estimates are."""
+    """Returns a text on how often the choice is best, what is lost, and how good the estimates are."""
     best = sum(case.chosen == case.best for case in cases)
-    near = sum(case.regret <= 1.1 for case in cases)
-    regret = geometric_mean(case.regret for case in cases)
+    regrets = [case.regret for case in cases]
+    near = sum(regret <= 1.05 for regret in regrets)
     ratios = [way.predicted / way.measured for case in cases for way in case.ways]
     off = geometric_mean(max(ratio, 1 / ratio) for ratio in ratios)
+    losses = ", ".join(f"{share}%: {np.quantile(regrets, share / 100) - 1:.1%}" for share in (50, 90, 95, 99))
     return (
-        f"{len(cases)} cases: the best way {best} times, within a tenth of it {near} times; "
-        f"regret {regret:.3f}, at most {max(case.regret for case in cases):.2f}; "
-        f"estimates are off by a factor of {off:.2f} (geometric mean)"
+        f"{len(cases)} cases: the best way {best} times, within a twentieth of it {near} times "
+        f"({near / len(cases):.1%}); regret {geometric_mean(regrets):.3f}, at most {max(regrets):.2f}; "
+        f"estimates are off by a factor of {off:.2f} (geometric mean)\n"
+        f"loss that so many of the cases do not exceed: {losses}"
     )
+
+
+def measured(trials: Sequence[Trial], rounds: int, progress: Callable[[], object]) -> list[Case]:
+    """Times all ways of some cases in alternation, so many rounds, and those in which the chosen way was not
+    the fastest once more. progress: is called after each round.
+
+    What disturbs the machine for a second falls into one turn of many cases, not into all turns of one.
+    """
+    least = [[float("inf")] * len(trial.calls) for trial in trials]
+    cases, doubtful = list[Case](), set(range(len(trials)))
+    for _ in range(2):
+        for _ in range(rounds):
+            for index in sorted(doubtful):
+                for way, call in enumerate(trials[index].calls):
+                    least[index][way] = min(least[index][way], timed(call))
+            progress()
+        cases = [trial.case(seconds) for trial, seconds in zip(trials, least, strict=True)]
+        doubtful = {index for index, case in enumerate(cases) if case.chosen != case.best}
+    return cases
 
 
 def main(
@@ -354,31 +400,35 @@ def main(
         Literal["one", "both", "layers", "attention", "all"],
         typer.Option(help="One direction of a layer, both, a stack, or a decoder with attention."),
     ] = "all",
+    random: Annotated[int, typer.Option(min=0, help="Draw so many sizes of one recurrence instead.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the sizes that are drawn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Compare predicted and measured times of each way to share a call, and print a table or JSON."""
     console = Console(stderr=as_json, width=140)
-    wanted = [
-        (kind.measure, name, units, count)
+    prepared: list[Callable[[], Trial]] = [
+        partial(kind.measure, name, units, count)
         for kind in (KINDS.values() if what == "all" else [KINDS[what]])
         for name in kind.names
         if not cell or name in cell
         for units in hidden or kind.hidden
         for count in rows or kind.rows
     ]
-    preparing = track(wanted, "preparing", console=console, transient=True)
-    trials = [measure(name, units, count) for measure, name, units, count in preparing]
-    turns: list[list[list[Turn]]] = [[[] for _ in trial.calls] for trial in trials]
-    # What disturbs the machine for a second falls into one turn of many cases, not into all turns of one.
-    for _ in track(range(rounds), "timing", console=console, transient=True):
-        for trial, own in zip(trials, turns, strict=True):
-            for call, seconds in zip(trial.calls, own, strict=True):
-                seconds.append(timed(call))
-    cases = [trial.case(list(map(counted, own))) for trial, own in zip(trials, turns, strict=True)]
+    if random:
+        prepared = [partial(one_case, *sizes) for sizes in drawn(random, seed)]
+    cases = list[Case]()
+    with Progress(console=console, transient=True) as bar, WORKER_POOL.apart():
+        task = bar.add_task("timing", total=ceil(len(prepared) / GROUP) * 2 * rounds)
+        for first in range(0, len(prepared), GROUP):
+            trials = [prepare() for prepare in prepared[first : first + GROUP]]
+            cases += measured(trials, rounds, lambda: bar.advance(task))
+    count, cases = len(cases), [case for case in cases if case.is_complete]
+    if len(cases) < count:
+        console.print(f"{count - len(cases)} cases left out: threads were late in all calls of a way")
     if as_json:
         typer.echo(json.dumps([{**asdict(case), "regret": case.regret} for case in cases], indent=1))
-        return
-    console.print(table(cases))
+    else:
+        console.print(table(cases))
     console.print(summary(cases))
 
 

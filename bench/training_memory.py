@@ -5,10 +5,11 @@
     python -m bench.training_memory --json
 
 Forward, backward and all gradients, float32, inputs as wide as the state, inputs require gradients too. In
-three ways: stepnet's layer, the same with checkpoint="sqrt", and torch.nn's. Each has a process of its own,
-where a short run comes first. `peak` is the most memory that the process holds from there on, less what it
-held before, and less outputs and gradients. `held` is what it holds between forward and backward, less the
-outputs. The time is the median of the runs that follow. All are checked to give the same gradients.
+four ways: stepnet's layer, the same with checkpoint="sqrt" and with saved="bfloat16", and torch.nn's. Each
+has a process of its own, where a short run comes first. `peak` is the most memory that the process holds from
+there on, less what it held before, and less outputs and gradients. `held` is what it holds between forward
+and backward, less the outputs. The time is the median of the runs that follow. All are checked to give the
+same gradients.
 """
 
 import gc
@@ -36,8 +37,10 @@ from stepnet.compiler.targets.threads import threads
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCHES, HIDDEN, STEPS, WARM = (1, 4), 256, 10_000, 100
-SQRT, ALL, THEIRS = "checkpoint", "stepnet", "torch.nn"
-WAYS = (SQRT, ALL, THEIRS)
+SQRT, LOW, ALL, THEIRS = "checkpoint", "saved", "stepnet", "torch.nn"
+WAYS = (SQRT, LOW, ALL, THEIRS)
+OPTIONS = {SQRT: {"checkpoint": "sqrt"}, LOW: {"saved": "bfloat16"}}
+"""The arguments of stepnet's layer for a way."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,7 @@ def module_of(way: str, cell: str, hidden: int) -> Any:
     made = getattr(torch.nn, cell.upper())(hidden, hidden, batch_first=True)
     if way == THEIRS:
         return made
-    ours = getattr(st, cell.upper())(
-        hidden, hidden, batch_first=True, checkpoint="sqrt" if way == SQRT else None
-    )
+    ours = getattr(st, cell.upper())(hidden, hidden, batch_first=True, **OPTIONS.get(way, {}))
     ours.load_state_dict(made.state_dict())
     return ours
 
@@ -142,8 +143,9 @@ def in_a_process(*given: Any) -> Run:
 def measured(cell: str, batch: int, steps: int, hidden: int, rounds: int) -> Row:
     """Measures all ways of one case; raises `SystemExit` if they do not compute the same."""
     runs = {way: in_a_process(way, cell, batch, steps, hidden, rounds) for way in WAYS}
-    most = 2 * tolerance("float32", length=batch * steps, width=2 * hidden)
     for way, run in runs.items():
+        dtype = "bfloat16" if way == LOW else "float32"
+        most = 2 * tolerance(dtype, length=batch * steps, width=2 * hidden)
         for one, other in zip(run.sums, runs[THEIRS].sums, strict=True):
             if not abs(one - other) <= most * max(1.0, abs(other)):
                 raise SystemExit(f"{way} gives {one}, and torch.nn {other}: not measured")

@@ -3,36 +3,33 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from stepnet.compiler.targets.threads import set_threads
-from stepnet.compiler.targets.watching import Progress
-from stepnet.compiler.trace.functions import (
-    elu,
-    erf,
-    gelu,
-    hard_sigmoid,
-    layer_norm,
-    leaky_relu,
-    one_hot,
-    relu,
-    selu,
-    sigmoid,
-    silu,
-    softmax,
-    softplus,
-    softsign,
-)
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.version import __version__, check_lock, has_lock
 from stepnet.errors import StepnetError
-from stepnet.explain.progress import progress
-from stepnet.model.model import Model
-from stepnet.model.nested import expand, reduce, softmax_over_steps
-from stepnet.model.recurrence import RNN, scan
-from stepnet.ragged import Ragged
 
 if TYPE_CHECKING:
     from stepnet import cells, layout
+    from stepnet.compiler.targets.threads import set_threads
+    from stepnet.compiler.targets.watching import Progress
+    from stepnet.compiler.trace.functions import (
+        elu,
+        erf,
+        gelu,
+        hard_sigmoid,
+        layer_norm,
+        leaky_relu,
+        one_hot,
+        relu,
+        selu,
+        sigmoid,
+        silu,
+        softmax,
+        softplus,
+        softsign,
+    )
+    from stepnet.compiler.trace.step import Spec
+    from stepnet.explain.progress import progress
     from stepnet.layout.convert import Conversion, convert
     from stepnet.model import builder, masks
     from stepnet.model.attention import attention
@@ -41,14 +38,18 @@ if TYPE_CHECKING:
     from stepnet.model.compose import Bidirectional, Stack
     from stepnet.model.convolution import avg_pool1d, conv1d, conv_transpose1d, max_pool1d, pad_steps
     from stepnet.model.cotangents import vjp
-    from stepnet.model.file import load
     from stepnet.model.generate import generate
     from stepnet.model.gradients import Gradients
     from stepnet.model.graph.graph import Graph
     from stepnet.model.graph.quantize import quantize
+    from stepnet.model.loading import load
     from stepnet.model.losses import value_and_grad
+    from stepnet.model.model import Model
+    from stepnet.model.nested import expand, reduce, softmax_over_steps
+    from stepnet.model.recurrence import RNN, scan
     from stepnet.model.samplers import sampling
     from stepnet.model.tangents import jvp
+    from stepnet.ragged import Ragged
 
 check_lock(has_lock())
 
@@ -117,7 +118,20 @@ MODULES = {
     **{name: f"stepnet.{name}" for name in ("arrow", "build", "jax", "keras", "onednn", "onnx", "paddle")},
     **{name: f"stepnet.{name}" for name in ("ray", "torch")},
 }
+FUNCTIONS = (
+    *("elu", "erf", "gelu", "hard_sigmoid", "layer_norm", "leaky_relu", "one_hot", "relu", "selu", "sigmoid"),
+    *("silu", "softmax", "softplus", "softsign"),
+)
 HOMES = {
+    **dict.fromkeys(FUNCTIONS, "stepnet.compiler.trace.functions"),
+    **dict.fromkeys(("expand", "reduce", "softmax_over_steps"), "stepnet.model.nested"),
+    **dict.fromkeys(("RNN", "scan"), "stepnet.model.recurrence"),
+    "Model": "stepnet.model.model",
+    "Progress": "stepnet.compiler.targets.watching",
+    "Ragged": "stepnet.ragged",
+    "Spec": "stepnet.compiler.trace.step",
+    "progress": "stepnet.explain.progress",
+    "set_threads": "stepnet.compiler.targets.threads",
     "Bidirectional": "stepnet.model.compose",
     "Conversion": "stepnet.layout.convert",
     "Gradients": "stepnet.model.gradients",
@@ -133,7 +147,7 @@ HOMES = {
     "foreach": "stepnet.model.builder",
     "generate": "stepnet.model.generate",
     "jvp": "stepnet.model.tangents",
-    "load": "stepnet.model.file",
+    "load": "stepnet.model.loading",
     "max_pool1d": "stepnet.model.convolution",
     "pad_steps": "stepnet.model.convolution",
     "quantize": "stepnet.model.graph.quantize",
@@ -141,8 +155,8 @@ HOMES = {
     "value_and_grad": "stepnet.model.losses",
     "vjp": "stepnet.model.cotangents",
 }
-"""Public modules and names that running a recurrence does not need, and where they are. They are imported
-when they are first used, which takes a third off the time of `import stepnet`."""
+"""Public modules and names, and where they are. They are imported when they are first used, so a process
+imports what it needs and no more."""
 
 
 def __getattr__(name: str) -> object:
@@ -150,7 +164,7 @@ def __getattr__(name: str) -> object:
     home = MODULES.get(name) or HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'stepnet' has no attribute '{name}'")
-    with IMPORTS:
+    with IMPORTS, paused_collector():
         module = import_module(home)
     value: object = module if name in MODULES else getattr(module, name)
     globals()[name] = value

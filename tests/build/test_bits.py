@@ -287,7 +287,7 @@ def test_arguments_that_do_not_fit(tmp_path: Path):
     ):
         build(sn.RNN(lambda x, h, p: (x, h), memory=1), tmp_path)
     names = "native, generic, x86-64-v3, x86-64-v4, aarch64"
-    with pytest.raises(InputError, match=f"target is one of {names}, not 'arm'"):
+    with pytest.raises(InputError, match=f"target is one of {names}, c, wasm32, .*, not 'arm'"):
         build(model, tmp_path, inputs=8, target="arm")
     with pytest.raises(InputError, match="not 'arm64': did you mean aarch64"):
         build(model, tmp_path, inputs=8, target="arm64")
@@ -296,6 +296,8 @@ def test_arguments_that_do_not_fit(tmp_path: Path):
     for name in ("2nd", "a-b", "", "double", "x" * 61, 3):
         with pytest.raises(InputError, match="name is what the library's functions begin with"):
             build(model, tmp_path, inputs=8, name=name)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"name 'time' would hide the header time\.h of C"):
+        build(model, tmp_path, inputs=8, name="time")
     ends = sn.RNN(lambda x, h, p: (x, h), memory=1, inputs=1, until=lambda y, h: y[:, 0] > 0)
     with pytest.raises(InputError, match=r"sequences that end early \(until=\) are not built"):
         build(ends, tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,15 @@ from constants import Constants
 
 import stepnet as sn
 from stepnet.compiler.plan.calibration import FITTED
-from stepnet.compiler.targets.cpu import host_processor, machine_for, table_machine
+from stepnet.compiler.targets.cpu import (
+    NAMES,
+    host_processor,
+    key_of,
+    machine_for,
+    store_rates,
+    stored_rates,
+    table_machine,
+)
 
 TUNING = "stepnet.cli.report.tuning"
 
@@ -27,8 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 
 @pytest.fixture
 def few(constants: Constants, same_threads: None) -> None:
-    """Two threads, and few short calls."""
-    constants(TUNING, CELLS=("gru",), UNITS=(8, 16), ROWS=(1, 2), MOST_STEPS=8, LEAST_TURNS=1, TURN=0.0)
+    """Two threads, few calls, and small buffers."""
+    constants(TUNING, CELLS=("gru",), UNITS=(8, 16), ROWS=(1, 2), ROUNDS=1, TURN=2e-3, WORTH=0.0)
+    constants("stepnet.compiler.targets.cpu.products.reads", LEAST=2**21, MOST=2**22)
     sn.set_threads(2)
 
 
@@ -40,16 +50,27 @@ def test_rates_are_measured_and_used(folder: Path):
     tuning = json.loads(stdout)
     assert code == 0
     assert tuning["stored"] is None
-    assert tuning["calls"] == 10  # 4 alone, 4 by units, and 2 of two sequences by rows
-    assert tuning["missed_after"] <= tuning["missed_before"]
-    assert set(tuning["after"]) == set(FITTED)
+    # 4 alone, 4 by units, and 2 of two sequences by rows; fewer where other processes keep threads late
+    assert 4 <= tuning["calls"] <= 10
+    others = {"caches", "handover", "barrier", "exchange"}
+    assert set(tuning["after"]) == set(tuning["before"]) == {*FITTED, *others}
     machine_for.cache_clear()  # as a later process begins
     machine = machine_for(processor)
-    assert [machine.rate, machine.barrier] == [tuning["after"]["rate"], tuning["after"]["barrier"]]
+    assert [machine.rate, machine.exchange] == [tuning["after"]["rate"], tuning["after"]["exchange"]]
     assert list(machine.reads) == tuning["after"]["reads"]
     assert machine != table_machine(processor)
     assert [path.suffix for path in folder.iterdir() if path.suffix == ".machine"] == [".machine"]
     assert "the rates of this machine" in stepnet("cache")[1]
+
+
+def test_rates_of_a_version_with_other_rates_are_measured_anew(folder: Path):
+    processor = host_processor()
+    store_rates(processor, replace(table_machine(processor), rate=1e9))
+    assert stored_rates(processor) is not None
+    (stored,) = folder.glob("*.machine")
+    older = key_of(processor, [name for name in NAMES if name != "exchange"])
+    stored.rename(stored.with_stem(older))
+    assert stored_rates(processor) is None
 
 
 @pytest.mark.usefixtures("few")
@@ -58,4 +79,5 @@ def test_without_a_cache_it_says_that_rates_are_not_kept(folder: Path, monkeypat
     code, stdout, _ = stepnet("tune")
     assert code == 0
     assert "not kept: STEPNET_CACHE is 0" in stdout
+    assert [line.split()[0] for line in stdout.splitlines() if line.startswith("  exchange")] == ["exchange"]
     assert machine_for(host_processor()) == table_machine(host_processor())

@@ -259,7 +259,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "sort of rows": ("np.sort over axis 0 mixes rows", lambda o: np.sort(o.x, axis=0)),
     "sort of all": ("np.argsort over all axes mixes rows; give axis=-1", lambda o: np.argsort(o.x, None)),
     "np.fix": (r"np.fix is not an operation of a step: write np.trunc\(x\)", lambda o: np.fix(o.x)),
-    "a shift": ("np.left_shift is not .*: the integers of a step have no bits", lambda o: o.k << 1),
+    "a count of bits": ("np.bitwise_count is not .*: write it with &, ", lambda o: np.bitwise_count(o.k)),
     "np.linalg.det": (
         "np.linalg.det is not an operation of a step: stepnet has no linear algebra of a step's values",
         lambda o: np.linalg.det(o.x),
@@ -387,7 +387,6 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: o.m[:, [0, 1], [0, 1, 2]],
     ),
     "a slice by zero": ("is no slice of 4 features: slice step cannot be zero", lambda o: o.x[:, ::0]),
-    "bits": ("&, |, . and ~ are for booleans in a step; use np.logical_and", lambda o: o.k & 1),
     "a dtype that is none": (
         "dtype float16 is none of float32, float64, int32, int64, bool",
         lambda o: o.x.astype(np.float16),

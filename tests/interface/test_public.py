@@ -40,7 +40,7 @@ NAMES = {
     "stepnet.paddle": "load",
     "stepnet.arrow": "Predictor Progress Summary predict run",
     "stepnet.ray": "WorkerError predict",
-    "stepnet.build": "Build Library build load",
+    "stepnet.build": "Build DeviceBuild Library build load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell Linear RNN RNNCell Recurrence Scan accelerate decompositions "
     "explain graph ready trace",
 }

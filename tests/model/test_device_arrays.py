@@ -54,6 +54,34 @@ def test_results_of_arrays_on_a_device_stay_there() -> None:
         assert_close(one.numpy(), other, 4, 16)
 
 
+@pytest.mark.parametrize("last_only", [False, True])
+def test_calls_that_come_again_are_found_prepared(last_only: bool) -> None:
+    rnn, lengths = decay(), [5, 0, 2]
+    read, count = rnn.gradient_reading, 0
+
+    def counted(call: Any) -> Any:
+        """Reads the arguments of a call, and counts it."""
+        nonlocal count
+        count += 1
+        return read(call)
+
+    vars(rnn)["gradient_reading"] = counted
+    initial = RANDOM.normal(size=(3, 4)).astype("f4")
+    for _ in range(4):
+        for given in (None, lengths, [1, 2, 5]):
+            placed = put(DEVICE, X), put(DEVICE, initial)
+            made = rnn(*placed, lengths=given, last_only=last_only, engine="placed")
+            right = rnn(X, initial, lengths=given, last_only=last_only, engine="interpret")
+            for one, other in zip(made, right, strict=True):
+                assert_close(one.numpy(), other, 5, 4)
+    assert count == 3 * 2  # the first call of a form, and the second, which is prepared
+    assert rnn(Foreign(X), engine="placed")[1].shape == (3, 4)  # without memories: another form
+    with pytest.raises(InputError, match="masked"):
+        rnn(put(DEVICE, X), masked="never", engine="placed")
+    with pytest.raises(InputError, match="memory"):
+        rnn(put(DEVICE, X), put(DEVICE, initial[:, :2]), engine="placed")
+
+
 def test_numpy_arrays_give_numpy_arrays() -> None:
     rnn = decay()
     assert all(type(array) is np.ndarray for array in rnn(X, engine="placed"))

@@ -12,7 +12,7 @@ from hypothesis import given
 import stepnet as sn
 from stepnet import masks
 from stepnet.errors import InputError
-from stepnet.model.masks import philox
+from stepnet.model.masks import number_in_step, numbers_at, philox
 
 Array = np.ndarray
 LIKE = sn.Ragged.from_list([np.zeros((length, 2)) for length in (3, 0, 1, 4)])
@@ -41,6 +41,28 @@ def test_numbers_are_words_of_the_generator_at_seed_identity_step_and_feature() 
         words = [int(word[0]) for word in philox(counter, (7, 1))]
         upper, lower = words[2 * (feature % 2) : 2 * (feature % 2) + 2]
         assert found[feature] == ((upper >> 5) * 2**26 + (lower >> 6)) / 2**53
+
+
+def test_numbers_in_a_step_have_the_bits_of_those_of_arrays() -> None:
+    """On every engine; also of seeds and identities that int64 has as negative numbers."""
+    words = [0, 1, 2**31, 2**32 + 7, 2**63 - 1, 2**63, 2**64 - 1]
+    pairs = [(seed, identity) for seed in words for identity in words]
+    steps = np.arange(len(pairs)) * 2**26
+
+    def step(x: Any, before: Any, _: Any, statics: Any) -> Any:
+        return number_in_step(statics[:, 0], statics[:, 1], before), before + x
+
+    integer = sn.Spec((), "int64")
+    rnn = sn.RNN(step, memory=integer, inputs=integer, statics=sn.Spec(2, "int64"))
+    statics = np.array(pairs, np.uint64).view(np.int64)
+    expected = [
+        numbers_at(seed, np.array([identity], np.uint64), steps[place : place + 1])[0]
+        for place, (seed, identity) in enumerate(pairs)
+    ]
+    inputs = np.zeros((len(pairs), 1), np.int64)
+    for engine in ("interpret", "llvm", "cuda-emulated"):
+        found, _ = rnn(inputs, steps, statics=statics, engine=engine)
+        assert found[:, 0].tolist() == expected, engine
 
 
 @pytest.mark.long(examples=15)

@@ -24,6 +24,7 @@ FEW = {
     "flat": 3,
     "unrolled": 1,
     "streamed": 8,
+    "framed": 8,
     "encoded": 6,
     "controlled": 8,
     "nested": 2,

@@ -1,106 +1,38 @@
 """Sequences written in machine code: the symbols are those of steps one by one, and of plain loops."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
 from constants import Constants
+from language_models import (
+    CASES,
+    EMBEDDED,
+    HIDDEN,
+    IDS,
+    STARTS,
+    SYMBOLS,
+    TABLE,
+    embedded,
+    of_vectors,
+    placed,
+    ragged,
+    weights,
+)
 
 import stepnet as sn
 from stepnet.compiler.targets import Call
 from stepnet.compiler.values import leaves
 from stepnet.errors import InputError
-from stepnet.model import by_symbol, compiled_generation, samplers
+from stepnet.model import compiled_generation, samplers
 from stepnet.model.decoder import Writer
 from stepnet.model.feedback import Choice
 from stepnet.ragged import Positions
 
 Array = np.ndarray
-SYMBOLS, HIDDEN = 7, 5
-IDS = sn.Spec((), np.int64)
-STARTS = [[0], [3, 1], [1, 1, 2, 6], [5], [2, 2]]
-
-
-def weights(seed: int = 0, dtype: Any = "float32", **shapes: tuple[int, ...]) -> dict[str, Array]:
-    """Random numbers, large enough that symbols differ."""
-    random = np.random.default_rng(seed)
-    return {name: (1.5 * random.normal(size=shape)).astype(dtype) for name, shape in shapes.items()}
-
-
-EMBEDDED = {"E": (SYMBOLS, 3), "W": (3, HIDDEN), "R": (HIDDEN, HIDDEN), "V": (HIDDEN, SYMBOLS)}
-VECTORS = {"W": (SYMBOLS, HIDDEN), "R": (HIDDEN, HIDDEN), "V": (HIDDEN, SYMBOLS)}
-
-
-def of_vectors(x: Any, h: Any, p: Any) -> Any:
-    h = np.tanh(x @ p["W"] + h @ p["R"])
-    return h @ p["V"], h
-
-
-def embedded(x: Any, h: Any, p: Any) -> Any:
-    return of_vectors(p["E"][x], h, p)
-
-
-def placed(x: Any, h: Any, p: Any, index: Any) -> Any:
-    """With a position for each step, as many as there may be, and none behind them."""
-    h = np.tanh(p["E"][x] @ p["W"] + h @ p["R"] + p["P"][index])
-    return h @ p["V"], h
-
-
-def with_bias(x: Any, h: Any, p: Any, statics: Any) -> Any:
-    h = np.tanh(p["E"][x] @ p["W"] + h @ p["R"] + statics @ p["R"] + 2 * statics)
-    return h @ p["V"] + statics @ p["V"], h
-
-
-def counted(x: Any, memory: Any, p: Any) -> Any:
-    """With integers and bools among the memories."""
-    h = np.tanh(p["E"][x] @ p["W"] + memory["h"] @ p["R"])
-    seen = memory["seen"] | (x == 3)
-    count = memory["count"] + np.where(seen, 1, 2).astype(np.int32)
-    scores = h @ p["V"] + np.where((count % 3 == 0)[:, None], p["V"][0], 0.0)
-    return scores, {"h": h, "count": count, "seen": seen}
-
-
-COUNTED = {"h": HIDDEN, "count": sn.Spec((), "int32"), "seen": sn.Spec((), "bool")}
-BIAS = weights(9, bias=(len(STARTS), HIDDEN))["bias"]
-
-
-def lstm(inputs: int, seed: int = 0) -> sn.RNN:
-    params = sn.cells.CELLS["lstm"].parameters(inputs, HIDDEN, seed=seed)
-    return sn.cells.rnn("lstm", {name: 3 * array for name, array in params.items()})
-
-
-def scored(x: Any, h: Any, p: Any) -> Any:
-    """A layer of scores on top of others."""
-    return (x + h) @ p["V"] + p["b"], x
-
-
-SCORED = weights(4, V=(HIDDEN, SYMBOLS), b=(SYMBOLS,))
-TABLE = weights(5, E=(SYMBOLS, 3))["E"]
-CASES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "ids": (sn.RNN(embedded, weights(1, **EMBEDDED), memory=HIDDEN, inputs=IDS), {}),
-    "float64": (sn.RNN(embedded, weights(2, "float64", **EMBEDDED), memory=HIDDEN, inputs=IDS), {}),
-    "float16": (sn.RNN(embedded, weights(2, "float16", **EMBEDDED), memory=HIDDEN, inputs=IDS), {}),
-    "one-hot": (sn.RNN(of_vectors, weights(3, **VECTORS), memory=HIDDEN, inputs=SYMBOLS), {}),
-    "table": (sn.RNN(of_vectors, weights(1, **EMBEDDED), memory=HIDDEN), {"feed": TABLE}),
-    "positions": (sn.RNN(placed, weights(1, **EMBEDDED, P=(16, HIDDEN)), memory=HIDDEN, inputs=IDS), {}),
-    "statics": (
-        sn.RNN(with_bias, weights(6, **EMBEDDED), memory=HIDDEN, inputs=IDS, statics=HIDDEN),
-        {"statics": BIAS, "initial": BIAS[::-1]},
-    ),
-    "integers": (sn.RNN(counted, weights(7, **EMBEDDED), memory=COUNTED, inputs=IDS), {}),
-    "whole numbers for scores": (
-        sn.RNN(lambda x, h, p: (p[x] * (h + 1)[:, None] % 11, h + x), np.arange(49).reshape(7, 7) ** 2 % 13,
-               memory=sn.Spec((), "int64"), inputs=IDS),
-        {},
-    ),
-    "stack": (
-        sn.Stack([sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(3, HIDDEN)), lstm(HIDDEN, 1),
-                  sn.RNN(scored, SCORED, memory=HIDDEN)]),
-        {"feed": TABLE},
-    ),
-}  # fmt: skip
 WAYS: list[dict[str, Any]] = [
     {"max_steps": 12},
     {"max_steps": 12, "stop": [2, 5]},
@@ -111,44 +43,19 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def ragged(starts: list[list[int]]) -> sn.Ragged:
-    return sn.Ragged.from_list([np.array(start, np.int64) for start in starts])
-
-
-@pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each call that was written in machine code so far, whether it was to its end."""
-    calls, write = list[bool](), compiled_generation.write
-
-    def spied(*arguments: Any) -> Any:
-        rest = write(*arguments)
-        calls.append(rest is not None)
-        return rest
-
-    monkeypatch.setattr(compiled_generation, "write", spied)
-    return calls
-
-
-def step_by_step(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> sn.Ragged:
-    """The same call with Python between two steps."""
-    with monkeypatch.context() as patch:
-        patch.setattr(compiled_generation.Wired, "of", lambda *_: "a test")
-        return sn.generate(*arguments, **options)
-
-
 # ---- the same symbols
 
 
 @pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", CASES)
 def test_symbols_are_those_of_steps_one_by_one(
-    name: str, pieces: list[bool], monkeypatch: pytest.MonkeyPatch
+    name: str, pieces: list[bool], one_by_one: Callable[..., Any]
 ) -> None:
     rnn, options = CASES[name]
     different = set[bytes]()
     for way in WAYS:
         found = sn.generate(rnn, ragged(STARTS), **options, **way)
-        assert found.equal(step_by_step(monkeypatch, rnn, ragged(STARTS), **options, **way)), way
+        assert found.equal(one_by_one(sn.generate, rnn, ragged(STARTS), **options, **way)), way
         different.add(found.values.tobytes())
     assert pieces == [True] * len(pieces)
     assert len(pieces) >= 4
@@ -178,7 +85,8 @@ def test_symbols_are_those_of_a_plain_loop(pieces: list[bool]) -> None:
 def test_memories_have_the_bits_of_a_stream(name: str, tables: bool, constants: Constants) -> None:
     """With rows of a table in the place of products, and without."""
     rnn, options = CASES[name]
-    constants(by_symbol, MOST_BYTES=by_symbol.MOST_BYTES if tables else 0)
+    if not tables:
+        constants("stepnet.model.by_symbol", MOST_BYTES=0)
     constants(compiled_generation, KEPT=WeakKeyDictionary[Any, Any]())
     writer = Writer.of(rnn, options.get("feed"), None, "auto")
     stops = np.zeros(0, np.int64)
@@ -218,15 +126,15 @@ def test_pieces_change_nothing(name: str, constants: Constants) -> None:
     rnn, options = CASES[name]
     way: dict[str, Any] = {"max_steps": 12, "stop": 4, "sampler": sn.sampling(2.0)}
     whole = sn.generate(rnn, ragged(STARTS), **options, **way)
-    for longest in ((1, 1), (3, 5)):
-        constants("stepnet.model.compiled_generation", PIECES=longest)
+    for longest in (1, 3):
+        constants(compiled_generation, MOST_STEPS=longest)
         assert sn.generate(rnn, ragged(STARTS), **options, **way).equal(whole)
 
 
 # ---- errors, and what is fed behind the end
 
 
-def test_what_is_behind_the_end_is_not_fed(pieces: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_behind_the_end_is_not_fed(pieces: list[bool], one_by_one: Callable[..., Any]) -> None:
     """The stop symbol has no embedding, and there is no position behind the last."""
     params = weights(5, **EMBEDDED, P=(8, HIDDEN))
     params["E"] = params["E"][:-1]
@@ -234,7 +142,7 @@ def test_what_is_behind_the_end_is_not_fed(pieces: list[bool], monkeypatch: pyte
     options: dict[str, Any] = {"stop": SYMBOLS - 1, "max_steps": 8}
     starts = np.arange(SYMBOLS - 1)
     found = sn.generate(rnn, starts, **options)
-    assert found.equal(step_by_step(monkeypatch, rnn, starts, **options))
+    assert found.equal(one_by_one(sn.generate, rnn, starts, **options))
     assert set(found.lengths.tolist()) > {8}
     assert pieces == [True]
     with pytest.raises(InputError, match="an integer is outside the rows of the parameter"):
@@ -242,7 +150,7 @@ def test_what_is_behind_the_end_is_not_fed(pieces: list[bool], monkeypatch: pyte
 
 
 def test_a_score_that_is_no_number_raises_what_steps_raise(
-    pieces: list[bool], monkeypatch: pytest.MonkeyPatch
+    pieces: list[bool], one_by_one: Callable[..., Any]
 ) -> None:
     def step(x: Any, h: Any, p: Any) -> Any:
         return p[x] + np.where(h > 3, np.inf, 0.0)[:, None], h + 1
@@ -255,7 +163,7 @@ def test_a_score_that_is_no_number_raises_what_steps_raise(
         with pytest.raises(InputError) as ours:
             sn.generate(rnn, [1, 2], max_steps=9)
         with pytest.raises(InputError) as theirs:
-            step_by_step(monkeypatch, rnn, [1, 2], max_steps=9)
+            one_by_one(sn.generate, rnn, [1, 2], max_steps=9)
         assert str(ours.value) == str(theirs.value)
         assert "the scores of row 0 have no highest" in str(ours.value)
         assert len(sn.generate(rnn, [1], max_steps=4)[0]) == 4
@@ -299,18 +207,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name != "outputs"])
-def test_where_python_is_needed_there_is_a_reason(
-    name: str, pieces: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_python_is_needed_there_is_a_reason(name: str, pieces: list[bool], reasons: list[str]) -> None:
     rnn, options, message = REFUSED[name]
-    reasons: list[Any] = []
-    of = compiled_generation.Wired.of
-
-    def spied(*arguments: Any) -> Any:
-        reasons.append(of(*arguments))
-        return reasons[-1]
-
-    monkeypatch.setattr(compiled_generation.Wired, "of", spied)
     sn.generate(rnn, [1, 2, 3], max_steps=4, **options)
     assert reasons == [message]
     assert pieces == []
@@ -319,7 +217,7 @@ def test_where_python_is_needed_there_is_a_reason(
 def test_symbols_are_drawn_among_few(constants: Constants, pieces: list[bool]) -> None:
     options: dict[str, Any] = {"max_steps": 5, "sampler": sn.sampling(2.0)}
     expected = sn.generate(CASES["ids"][0], [1, 2], **options)
-    constants(compiled_generation, MOST_SYMBOLS=SYMBOLS - 1)
+    constants("stepnet.model.feedback", MOST_SYMBOLS=SYMBOLS - 1)
     assert sn.generate(CASES["ids"][0], [1, 2], **options).equal(expected)
     assert pieces == [True]
 

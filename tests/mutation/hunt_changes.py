@@ -105,6 +105,13 @@ TESTS: dict[str, Sequence[str]] = {
     "compiler/targets/cpu/engine.py": GENERATED,
     "compiler/targets/cpu/costs.py": ("tests/compiler/plan/test_partition.py",),
     "compiler/targets/cpu/rates.py": ("tests/cli/test_tune.py",),
+    **{
+        f"compiler/targets/cpu/*/{name}.py": (
+            "tests/compiler/targets/cpu/test_rates.py",
+            "tests/cli/test_tune.py",
+        )
+        for name in ("exchanges", "exchanges_code", "reads", "reads_code")
+    },
     "compiler/plan/calibration.py": ("tests/compiler/plan/test_calibration.py",),
     **{
         f"compiler/targets/cpu/{name}.py": (
@@ -154,6 +161,7 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"model/{name}.py": ("tests/model/test_written.py", "tests/model/test_generate.py")
         for name in (
+            "beam_steps",
             "by_symbol",
             "feedback",
             "feeds",
@@ -262,6 +270,7 @@ TESTS: dict[str, Sequence[str]] = {
                 "prepared_chain",
                 "chain_call",
                 "chain_arrays",
+                "new_arrays",
                 "between",
                 "lengths",
                 "lengths_code",

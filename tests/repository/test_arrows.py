@@ -43,7 +43,7 @@ STAGES = {
     "cuda": "cuda",
     "files": "layout.files",
     "onnx": "onnx paddle",
-    "model file": "model.file model.verdict model.stored",
+    "model file": "model.file model.loading model.verdict model.stored",
     "whole": "__init__",
     "arrow": "arrow",
     "ray": "ray",
@@ -57,9 +57,9 @@ STAGES = {
 # or have streams, and few steps use what is no operation.
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
-    *("cli.models", "cli.options", "cli.run", "cli.writing", "compiler.targets"),
+    *("build.device_builds", "cli.models", "cli.options", "cli.run", "cli.writing", "compiler.targets"),
     *("compiler.targets.cpu.machine.processor", "compiler.trace.traced", "compiler.values.entry_points"),
-    *("explain.progress", "model.generate"),
+    *("explain.progress", "model.beams", "model.generate", "model.loading", "onnx.kept"),
     *(
         "model.batch",
         "model.combination",
@@ -85,7 +85,7 @@ SHOWN = {
     "model.graph.graph": "Graph",
     "model.layers": "Layer",
     "model.model": "Model",
-    "model.pieces": "Checkpoint checked_checkpoint",
+    "model.pieces": "Checkpoint checked_checkpoint checked_saved",
     "model.program": "Asked",
     "model.recurrence": "RNN",
 }
@@ -103,7 +103,10 @@ SHOWN_TO = {
     "ray": {"compiler.targets.threads": "set_threads threads threads_set"},
     "build": {  # it writes as files what a target gives
         "compiler.targets": "Order library_engine",
+        "compiler.targets.frame": "BuiltSource DEVICES FrameProgram FrameSizes ModelStep "
+        "built_device built_source",
         "model.streams.composed": "stream_refusal",
+        "model.streams.frames": "step_of_call",
         "compiler.targets.library": "ArrayArgument ArrayText CODES CallSpecification Description ERRORS "
         "steps_function",
     },

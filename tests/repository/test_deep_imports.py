@@ -14,14 +14,14 @@ from pathlib import Path
 from statements import statements
 
 ROOT = Path(__file__).parents[2]
-DEEP, ELSEWHERE = 489, 156
+DEEP, ELSEWHERE = 491, 156
 """The most imports of modules of the inside, and of those in other rooms: lower them with each that goes."""
 
 # Besides `stepnet` and the modules in it, `stepnet.errors` and `stepnet.torch` for example.
 FACES = """
     compiler.grad compiler.net compiler.plan compiler.plan.recognise compiler.targets
-    compiler.targets.cpu compiler.targets.cuda compiler.targets.onednn compiler.trace
-    compiler.trace.functions compiler.values
+    compiler.targets.cpu compiler.targets.cuda compiler.targets.frame compiler.targets.onednn
+    compiler.targets.frame.machine compiler.trace compiler.trace.functions compiler.values
     layout.files model.builder model.masks torch.ready
 """
 SCRIPTS = ("data", "peers", "processes")

@@ -15,6 +15,10 @@ SHARED = {
     "Accelerated": ("keras.accelerate torch.accelerate", "the same function of two frameworks gives it"),
     "Bidirectional": ("keras.layers model.compose", "keras.layers.Bidirectional has this name"),
     "GRU": ("keras.layers torch.layers", "keras.layers.GRU and torch.nn.GRU have this name"),
+    "GatherLoop": (
+        "compiler.targets.cpu.lower.loops compiler.targets.frame.program",
+        "the same loop of two targets",
+    ),
     "LSTM": ("keras.layers torch.layers", "keras.layers.LSTM and torch.nn.LSTM have this name"),
     "Progress": ("arrow.folders.running compiler.targets.watching", "callbacks of users get both"),
     "RNN": ("keras.layers model.recurrence torch.layers", "keras.layers.RNN and torch.nn.RNN have this name"),

@@ -6,6 +6,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import product
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import hypothesis.strategies as st
@@ -26,8 +27,11 @@ from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.build import build
 from stepnet.compiler.net import Precision
+from stepnet.compiler.targets.frame import FrameRun
 from stepnet.compiler.values import leaves, transform
+from stepnet.errors import RefusedError
 from stepnet.model import control
 
 Array = np.ndarray
@@ -173,6 +177,27 @@ def at_step(ragged: sn.Ragged, at: int) -> Array:
         if len(sequence) > at:
             found[row] = sequence[at]
     return found
+
+
+def framed(data: st.DataObject) -> None:
+    """A program of one frame, run by NumPy's operations, against the interpreter in float64."""
+    step, dtype = data.draw(random_steps()), data.draw(DTYPES)
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    batch = sequences_of(step, [3], random, dtype, initial=False)
+    with TemporaryDirectory() as folder:
+        try:
+            program = build(step.rnn(dtype), folder, target="c").program
+        except RefusedError as error:
+            if "has no form for one frame" not in str(error):  # as sin has none
+                raise
+            return
+    assert program is not None
+    run, statics = FrameRun(program), [array[0] for array in leaves(batch.statics)]
+    for at in range(3):
+        frame = [*(ragged[0][at] for ragged in leaves(batch.inputs)), *statics]
+        expected = [ragged[0][at] for ragged in leaves(in_float64(step, batch)[0])]
+        for one, right in zip(run.step(*frame), expected, strict=True):
+            assert_close(one.reshape(right.shape), right, LONGEST, WIDTH)
 
 
 # ---- fewer bits ------------------------------------------------------------------
@@ -413,6 +438,7 @@ WAYS = {
         flat,
         unrolled,
         streamed,
+        framed,
         encoded,
         controlled,
         nested,

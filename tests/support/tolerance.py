@@ -23,7 +23,7 @@ def assert_close(actual: Any, right: Any, length: int = 1, width: int = 1, dtype
     a, r = np.asarray(actual), np.asarray(right)
     assert a.shape == r.shape, f"shape {a.shape} is not {r.shape}"
     wanted = np.dtype(a.dtype if dtype is None else dtype)
-    if wanted.kind != "f":
+    if wanted.kind != "f" and wanted != "bfloat16":
         np.testing.assert_array_equal(a, r)
         return
     away, most = distance(a, r), tolerance(wanted, length, width)

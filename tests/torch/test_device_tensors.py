@@ -2,7 +2,6 @@
 that of this process, so that tensors of the CPU lie on it. The same code runs for tensors on a GPU.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from stepnet.compiler import targets
 from stepnet.compiler.targets.cuda import CudaEngine
 from stepnet.errors import InputError, RefusedError
 from stepnet.torch.cudnn import KNOWN, reason_for_cudnn
-from stepnet.torch.sequences import LOWERED, check_capture, run_or
+from stepnet.torch.sequences import KEEP_STATES, check_capture, run_or
 from tests.torch.placed import (
     DEVICE,
     KERNELS,
@@ -230,11 +229,9 @@ def test_a_checkpoint_is_refused() -> None:
 
 
 @pytest.fixture
-def lowered() -> Iterator[None]:
+def lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast as on a GPU, where layers and cells run in its dtype, as torch.nn's do in cuDNN."""
-    LOWERED.add("cpu")
-    yield
-    LOWERED.discard("cpu")
+    monkeypatch.setitem(KEEP_STATES, "cpu", frozenset())
 
 
 LOWERED_KINDS = {

@@ -199,15 +199,6 @@ def test_one_module_in_many_threads():
             assert torch.equal(found, one)
 
 
-def test_autocast_runs_in_the_dtype_of_the_parameters():
-    module = stepnet.torch.LSTM(INPUTS, HIDDEN)
-    x = numbers(STEPS, BATCH, INPUTS, dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        outputs, _ = module(x.bfloat16())
-    assert outputs.dtype == torch.float32
-    assert_same({"": outputs}, {"": module(x.bfloat16().float())[0]})
-
-
 @pytest.mark.filterwarnings("ignore")  # those of torch's compiler about itself
 def test_a_layer_that_is_not_in_a_compiled_graph_runs_as_it_is():
     """torch.compile leaves out what is a torch.nn.GRU, unless allow_rnn is set (see test_graphs.py)."""

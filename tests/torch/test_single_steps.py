@@ -187,11 +187,3 @@ def test_other_and_mixed_dtypes_are_refused_by_name():
         cell(x, (h, h.double()))
     with pytest.raises(InputError, match=r"LSTMCell runs in float32, .* torch.float8"):
         cell.to(torch.float8_e4m3fn)(x.to(torch.float8_e4m3fn))
-
-
-def test_autocast_runs_in_the_dtype_of_the_parameters():
-    cell, x = stepnet.torch.GRUCell(INPUTS, HIDDEN), numbers(BATCH, INPUTS, dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        h = cell(x.bfloat16())
-    assert h.dtype == torch.float32
-    assert_same({"": h}, {"": cell(x.bfloat16().float())})

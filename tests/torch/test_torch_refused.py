@@ -182,8 +182,6 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "complex of two": (lambda x, h: torch.polar(x, h).real, "polar makes complex numbers, and"),
     "NumPy": (lambda x, h: np.tanh(x), "PyTorch refuses: .* a step written with PyTorch has torch.tanh"),
     "put": (lambda x, h: put(x), "aten.index_put.default is not .*: use torch.where"),
-    "bits": (lambda x, h: x.long() & 1, "aten.bitwise_and.Scalar: &, \\|, \\^ and ~ are for booleans"),
-    "bits inverted": (lambda x, h: ~x.long(), "aten.bitwise_not.default: &, \\|, \\^ and ~ are for booleans"),
     "an operation of one's own": (
         lambda x, h: torch.ops.stepnet_tests.twice(x),
         "stepnet_tests.twice.default is not an operation of a step",

@@ -111,6 +111,7 @@ CONDITIONS: dict[str, Case] = {
         1,
     ),
     "bitwise": lambda o: torch.stack([o.t & (o.a > 0), o.t | (o.a > 0), o.t ^ (o.a > 0), ~o.t], 1),
+    "bits of integers": lambda o: torch.stack([o.k & 6, o.k | 1, o.k ^ 5, ~o.k], 1),
     "bitwise with numbers": lambda o: torch.stack([o.t & True, o.t | False, o.t ^ True], 1),
     "booleans added": lambda o: torch.add(o.t, o.a > 0, alpha=3),
     "nan": lambda o: torch.stack([o.a.log().isnan(), (o.a / 0).isinf()], 1),

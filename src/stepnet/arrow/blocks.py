@@ -7,13 +7,13 @@ A piece belongs to exactly one batch, so the columns that are passed on are slic
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepnet.arrow.columns import Column
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 
@@ -93,10 +93,10 @@ def row_sizes(array: Any, level_bytes: Sequence[int], pair_bytes: int) -> Array:
     bounds = np.arange(len(array) + 1, dtype=np.int64)
     sizes = bounds * level_bytes[0]
     if len(array) and pair_bytes:
-        sizes[1:] += np.cumsum(np.diff(array.offsets.to_numpy()).astype(np.int64) ** 2) * pair_bytes
+        sizes[1:] += np.cumsum(np.diff(np.from_dlpack(array.offsets)).astype(np.int64) ** 2) * pair_bytes
     if len(array):
         for entry_bytes in level_bytes[1:]:
-            offsets: NDArray[np.int64] = array.offsets.to_numpy()
+            offsets: NDArray[Any] = np.from_dlpack(array.offsets)
             bounds = offsets[bounds].astype(np.int64)
             sizes += (bounds - bounds[0]) * entry_bytes
             array = array.values

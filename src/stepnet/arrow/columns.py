@@ -12,13 +12,13 @@ The type is checked once, when the column is chosen. The numbers are checked as 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, cast
@@ -14,6 +13,7 @@ from stepnet.arrow.columns import Column, result_column
 from stepnet.arrow.runnable import CompiledModel, Runnable
 from stepnet.arrow.sources import open_source
 from stepnet.compiler.values.arguments import advised, checked_integer, flag, instance, kind, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, StepnetError, named, printable
 from stepnet.layout.options import option
 from stepnet.model.file import FileModel, read_model

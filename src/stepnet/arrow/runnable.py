@@ -5,7 +5,6 @@ Runnable + Spec of a step     --CompiledModel.of-->   the kinds of the outputs, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import choice, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, skeleton
 from stepnet.errors import InputError
 from stepnet.model.model import Model

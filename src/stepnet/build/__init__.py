@@ -1,9 +1,10 @@
-"""Libraries for C: `build` makes one from a model, `load` loads one into Python to check it."""
+"""Libraries for C: `build` makes one from a model, or what runs on a device; `load` loads one into Python."""
 
 from stepnet.build.building import Build, build
+from stepnet.build.device_builds import DeviceBuild
 from stepnet.build.loaded import Library, load
 
-__all__ = ["Build", "Library", "build", "load"]
+__all__ = ["Build", "DeviceBuild", "Library", "build", "load"]
 
 
 def __dir__() -> list[str]:

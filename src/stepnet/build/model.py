@@ -1,6 +1,5 @@
 """The call of a model that a C library runs, whose arrays have names in C."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,21 +8,12 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.targets.library import ArrayArgument, CallSpecification
 from stepnet.compiler.trace.step import specs
 from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.c_names import c_name
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
 from stepnet.model.graph.graph import Graph
 from stepnet.model.model import Model
 
-KEYWORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "auto break case char const continue default do double else enum extern float for goto if inline int "
-        "long register restrict return short signed sizeof static struct switch typedef union unsigned void "
-        "volatile while and not or xor class new delete this template operator private public context "
-        "sequences offsets NULL bool true false int64_t int32_t uint16_t uint8_t size_t",
-    )
-)
-"""Names that no argument may have: keywords of C and C++, and the names of other arguments and types."""
 PREFIX = {"output": "y_"}
 """The beginnings of the names of arrays, ahead of the names of the values, by kind."""
 
@@ -109,20 +99,3 @@ def beginning_refusal(names: Sequence[str]) -> str:
         f"the memories of the model begin with its inputs {given}: leave out stream, and give the final "
         "memories that it returns as these inputs in the next call"
     )
-
-
-def c_name(text: str, taken: set[str]) -> str:
-    """Makes a C identifier from a text. It differs from all in `taken`, to which it is added.
-
-    >>> taken = set()
-    >>> c_name("layer 0.h", taken), c_name("layer_0.h", taken), c_name("double", taken), c_name("2", taken)
-    ('layer_0_h', 'layer_0_h_2', 'double_', 'v2')
-    """
-    name = re.sub(r"[^0-9A-Za-z_]+", "_", text).strip("_") or "value"
-    name = f"v{name}" if name[0].isdigit() else name
-    name = f"{name}_" if name in KEYWORDS else name
-    unique, number = name, 2
-    while unique in taken:
-        unique, number = f"{name}_{number}", number + 1
-    taken.add(unique)
-    return unique

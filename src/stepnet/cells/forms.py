@@ -1,11 +1,11 @@
 """The arrays of the cells in `FORMS`, as a table, with the checks and shapes that follow from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import array_of, checked_integer, is_one_of, kind, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 __all__ = ["FORMS", "Form", "arrays", "memory"]

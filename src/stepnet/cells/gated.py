@@ -14,7 +14,6 @@ The step functions also run on plain arrays: x [rows, inputs], h and c [rows, hi
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +30,7 @@ from stepnet.compiler.values.arguments import (
     mapping,
     short_repr,
 )
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.model.recurrence import RNN
 

@@ -1,7 +1,8 @@
 """The command `build`: compiles the model of a file to a library for C."""
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -35,7 +36,10 @@ def build(
     ] = None,
     target: Annotated[
         str,
-        typer.Option(help="The processor: native or generic (on Linux), x86-64-v3, x86-64-v4 or aarch64."),
+        typer.Option(
+            help="The processor: native or generic (on Linux), x86-64-v3, x86-64-v4 or aarch64; or, to run "
+            "one frame at a time, c for source code, wasm32 for browsers, or another device."
+        ),
     ] = "native",
     weights: Annotated[
         str,
@@ -47,6 +51,18 @@ def build(
         bool,
         typer.Option("--stream", help="Take and give the memories, so that sequences go on in other calls."),
     ] = False,
+    ram: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", help="Refuse source code that needs more RAM, saying what takes it."),
+    ] = None,
+    flash: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", help="Refuse source code with more constants, saying what takes them."),
+    ] = None,
+    package: Annotated[
+        str | None,
+        typer.Option(help="The kind of package for a device: npm, cmake, zephyr or arduino."),
+    ] = None,
     recurrent_only: RecurrentOnly = False,
     steps: StepsOption = None,
     layout: From = None,
@@ -59,14 +75,15 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build a library for C, for Linux, from the model of FILE: a header, a static and a shared library. It
-    needs no Python.
+    needs no Python. With --target c, build C99 source code for any machine, also one without an operating
+    system.
 
     The library computes the whole model, which is read as by `stepnet run`. With --recurrent-only it computes
     only the recurrent layers of FILE.
     """
     from stepnet import build as building
+    from stepnet.compiler.values.arguments import is_any
     from stepnet.model.file import read_model
-    from stepnet.model.graph.array_model import is_any
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     source = read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
@@ -79,12 +96,24 @@ def build(
         stream=stream,
         force=force,
         left_out=source.left_out,
+        ram=ram,
+        flash=flash,
+        package=package,
     )
-    paths = {kind: str(path) for kind, path in asdict(built).items() if path is not None}
+    on_device = isinstance(built, building.DeviceBuild)
+    sizes: dict[str, Any] = asdict(built.sizes) if on_device else {}
+    others = [*map(str, built.others)] if on_device else []
+    paths = {kind: str(path) for kind, path in vars(built).items() if isinstance(path, Path)}
     if as_json:
-        write_json({**paths, "left_out": source.left_out, "notes": dict(source.notes)})
+        own = ({"sizes": sizes} if sizes else {}) | ({"others": others} if others else {})
+        write_json({**paths, **own, "left_out": source.left_out, "notes": dict(source.notes)})
     else:
         write_notes(source.notes)
         write_left_out(source.left_out)
         for kind, path in paths.items():
             typer.echo(f"{kind + ':':10}{path}")
+        for path in others:
+            typer.echo(f"{'other:':10}{path}")
+        for kind, size in sizes.items():
+            if isinstance(size, int):
+                typer.echo(f"{kind.replace('_', ' ') + ':':16}{size}")

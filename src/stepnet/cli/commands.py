@@ -107,6 +107,8 @@ def options(
     ] = None,
 ) -> None:
     """Handles the options before the command: --version, and --most for the memory that reading takes."""
+    if most is None:
+        return
     from stepnet.layout.files.store import at_most
 
     context.with_resource(at_most(most))

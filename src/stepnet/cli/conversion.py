@@ -86,8 +86,8 @@ def convert(
     is_whole = output.suffix == SAVED and file.suffix != SAVED
     if is_whole or (output.suffix == ".onnx" and target is None):
         from stepnet.cli.report.verdicts import samples_of
+        from stepnet.compiler.values.arguments import is_any
         from stepnet.model.file import read_model
-        from stepnet.model.graph.array_model import is_any
 
         if target is not None or dtype is not None or strip or exact or rest != "drop":
             raise typer.BadParameter(
@@ -247,8 +247,8 @@ def verify(
     layers that cannot be run.
     """
     from stepnet.cli.report.verdicts import compare_on_data, compare_sides
+    from stepnet.compiler.values.arguments import is_any
     from stepnet.explain.bars import work_bar
-    from stepnet.model.graph.array_model import is_any
 
     chosen, any_steps = choice(layout, module, size, semantics, stack, drop), is_any(steps)
     check_column(column, inputs)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import as_file, files
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepnetError
 from stepnet.explain.bars import work_bar
 from stepnet.layout import from_torch

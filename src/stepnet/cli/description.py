@@ -96,9 +96,9 @@ def explain(
 
     The model is read as by `stepnet run`.
     """
+    from stepnet.compiler.values.arguments import is_any
     from stepnet.explain.layers import model_facts
     from stepnet.model.file import read_model
-    from stepnet.model.graph.array_model import is_any
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     source = read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))

@@ -24,8 +24,8 @@ def load_runnable(
         from stepnet.build import load as load_library
 
         return load_library(file, trust=trust).runnable(last)
+    from stepnet.compiler.values.arguments import is_any
     from stepnet.model.file import read_model
-    from stepnet.model.graph.array_model import is_any
 
     return read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
 

@@ -75,7 +75,7 @@ def kernels_of(
             yield from kernels_of(part.inner, memory, options, rows, f"{before}{index}.")
         if part.plan is None:
             continue
-        kernel = CudaKernel(part.plan, memory, options)
+        kernel = CudaKernel.of(part.plan, memory, options)
         for stage, codes in kernel.stages.items():
             own = [code.code for code in codes if not isinstance(code, ProductCode)]
             for place, code in enumerate(own):

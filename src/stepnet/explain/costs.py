@@ -5,13 +5,13 @@ step: it adds all steps up W.T                       once
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.type_rules import TOTALS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
+from stepnet.compiler.values.records import dataclass
 from stepnet.explain.facts import flops, inner_extent, nbytes, stages_of, traffic
 from stepnet.explain.value_names import is_work
 

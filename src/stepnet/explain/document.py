@@ -6,7 +6,7 @@
 Other modules make such values from what they explain; `text.py` prints them.
 """
 
-from dataclasses import dataclass
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

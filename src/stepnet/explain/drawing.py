@@ -9,11 +9,11 @@ completely has a line for each row of a block, in the order of memory.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import groupby, pairwise, product
 from math import prod
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.notation import Concatenation, Pattern
 from stepnet.layout.places import Array, ParameterBlock, Region, entry_regions
 from stepnet.layout.record import Record

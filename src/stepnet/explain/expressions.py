@@ -23,6 +23,11 @@ INFIX = {
     "less_equal": "<=",
     "greater": ">",
     "greater_equal": ">=",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+    "left_shift": "<<",
+    "right_shift": ">>",
     "matmul": "@",
 }
 LISTED = 6
@@ -38,6 +43,8 @@ def expression(node: Node, operands: Sequence[str]) -> str:
             return f"{operands[0]} {INFIX[name]} {operands[1]}{encoding_text(node)}"
         case "negative":
             return f"-{operands[0]}"
+        case "invert":
+            return f"~{operands[0]}"
         case "power":
             return f"{operands[0]} ** {attributes['exponent']:g}"
         case "cast":

@@ -5,7 +5,6 @@ values are numbered through all stages (`%1`). `explain` writes these facts as t
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, Extent, Type
@@ -21,6 +20,7 @@ from stepnet.compiler.targets import (
     order_of,
     planning_of,
 )
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import RefusedError
 from stepnet.explain.document import OperationLine
 from stepnet.explain.expressions import expression, types_text

@@ -7,7 +7,6 @@ A part is one pass over all steps, so all operations of a box run in that pass.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_text
@@ -15,6 +14,7 @@ from stepnet.compiler.plan.recognise import Recognised, recognise
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets import Engine, Order, engines_of
 from stepnet.compiler.targets.assignment import choice
+from stepnet.compiler.values.records import dataclass
 from stepnet.explain.value_names import is_reading
 
 HIDDEN = ("input", "constant", "index", "result", "recur", "detach")

@@ -11,7 +11,6 @@ by their hashes. Names of modules and arrays come from files, and are escaped.
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.explain.drawing import Drawing, NumberLine, Panel, drawings, numbers_left_out
 from stepnet.explain.equations import equations
 from stepnet.explain.notation_words import GATES, PARAMETERS, explain_notation

@@ -11,12 +11,13 @@ program have a row for each recurrence, and for each other operation that reads 
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, STEPS, Type
 from stepnet.compiler.net.windows import LARGEST
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.model.model import Model
 

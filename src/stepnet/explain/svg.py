@@ -1,10 +1,10 @@
 """Draws a graph as SVG, by itself or in an HTML page. Neither loads other files nor has scripts."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, InputError
 from stepnet.explain.graph import Arrow, Box, Picture, picture
 

@@ -5,8 +5,8 @@ kernel[0, 4]  W_r[1, 0]  ---- moved ---->  weight_space[2]  W_r[1, 0]
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.explain.drawing import DrawnNumber, place_in
 from stepnet.layout.convert import Conversion
 from stepnet.layout.moves import Move

@@ -1,10 +1,11 @@
 """Names the values in an explanation: they are numbered in the order in which they are computed."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.plan.plan import Plan, picks
+from stepnet.compiler.values.records import dataclass
 from stepnet.explain.expressions import constant, view
 
 

@@ -1,13 +1,13 @@
 """Computes convolutions, transposed convolutions and pooling over the steps of each sequence."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.windows import Lengths, Window, derived_axis
 from stepnet.compiler.trace.traced import Traced, apply, lifted
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError, StepError
 from stepnet.importers.axes import (
     AxesError,

@@ -11,7 +11,7 @@ number of steps, as exporters write a maximum over all steps so.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.importers.axes import (
     Axes,
     features_of,

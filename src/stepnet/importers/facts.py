@@ -1,8 +1,8 @@
 """States what is known of a value at padding steps, after a sequence's end, in a model read from a file."""
 
-from dataclasses import dataclass
-
 import numpy as np
+
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

@@ -1,12 +1,12 @@
 """Defines `Placed`: a value of a model that is read from a file, with its axes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.axes import (
     TIME,

@@ -5,7 +5,6 @@ reader of a format refers to a row by its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import Traced, apply
+from stepnet.compiler.values.records import dataclass
 from stepnet.importers import activations, padding
 from stepnet.importers.broadcasting import applied, joint_axes
 from stepnet.importers.padding import Special

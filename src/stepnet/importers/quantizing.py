@@ -8,12 +8,13 @@ computed in a floating-point dtype in which all their sums are exact.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.axes import symbols_in
 from stepnet.importers.facts import UNKNOWN

@@ -8,12 +8,13 @@ that is one minus the forget gate, and a reset before or after the product.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced, apply
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.axes import ONE, TIME, AxesError, axis_names, time_of
 from stepnet.importers.facts import LENGTH, ArrayInPadding

@@ -1,6 +1,5 @@
 """Symbolic sizes, known only when a model runs: the number of sequences, of steps, and multiples."""
 
-from dataclasses import dataclass
 from math import prod
 from numbers import Integral
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.windows import Lengths, derived_axis
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 
 SEQUENCES, STEPS = "sequences", "steps"

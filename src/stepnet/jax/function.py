@@ -12,7 +12,6 @@ call for each.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import RefusedError
 from stepnet.jax.installed import installed
 from stepnet.model.batch import checked_lengths

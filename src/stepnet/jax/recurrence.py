@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import check_signature, function
 from stepnet.compiler.values.once import entry_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
 from stepnet.jax.function import JaxFunction, positioned

@@ -5,7 +5,7 @@ JAX's trees of any classes become flat dicts of their leaves, by the names that 
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from traceback import walk_tb
 from types import TracebackType
 from typing import Any, cast
@@ -14,6 +14,7 @@ from stepnet.compiler.trace.lines import is_users, line_of, refuse
 from stepnet.compiler.trace.reads import Reads, reads_of
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import StepError
 from stepnet.jax.installed import installed

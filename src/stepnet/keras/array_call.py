@@ -1,11 +1,11 @@
 """Converts calls of layers with Keras' own cells to arrays for a compiled loop, on all backends but torch."""
 
 import os
-from dataclasses import dataclass
 from inspect import currentframe
 from typing import Any
 
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError
 from stepnet.keras.array_net import ArrayLoop, array_loop
 from stepnet.keras.array_steps import ArraySettings

@@ -4,13 +4,13 @@
 says why tensors of PyTorch have a file of their own.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.keras.masks import Flags, Places, StepMask
 from stepnet.keras.recurrences import engine_of
 from stepnet.ragged.positions import Positions

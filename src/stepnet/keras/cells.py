@@ -7,11 +7,11 @@ products of float64 cells in float32. Stacked cells are one step. All other cell
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.keras.installed import installed
 from stepnet.layout.equations import ACTIVATIONS as FUNCTIONS
 

@@ -12,11 +12,12 @@ A masked step is not computed. Integers are found here, for all backends. They a
   number of steps stays batch times time: TensorFlow and JAX must know shapes before they know the mask.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+
+from stepnet.compiler.values.records import dataclass
 
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

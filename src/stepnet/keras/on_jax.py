@@ -8,13 +8,13 @@ which made training slower than Keras' own loop.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.types import ROWS, STEPS, Type
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError
 from stepnet.keras.array_call import FOLDERS, ArrayCall, check_not_exported
 from stepnet.keras.array_net import ArrayFunction, ArrayNet

@@ -4,10 +4,10 @@ cell, its masks --> CellTrace      mask --> TensorSteps      data, states, varia
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError
 from stepnet.keras.cells import is_named
 from stepnet.keras.dropout import read_dropout_masks

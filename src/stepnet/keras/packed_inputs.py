@@ -4,11 +4,11 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, cast
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.keras.installed import installed
 
 keras: Any = installed()

@@ -1,8 +1,9 @@
 """Counts of the calls of recurrent layers: how many ran compiled, how many ran Keras' own loop, and why."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
+
+from stepnet.compiler.values.records import dataclass
 
 
 class Counters(NamedTuple):

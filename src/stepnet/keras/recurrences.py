@@ -1,13 +1,13 @@
 """Settings of the loop of a Keras layer, and the recurrence that stepnet makes of its cell."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.records import dataclass
 from stepnet.keras.cells import NamedStep, cells_in
 from stepnet.model.recurrence import RNN
 

@@ -1,8 +1,8 @@
 """`report`: says for each recurrent layer of a model whether its latest call ran compiled, and why not."""
 
-from dataclasses import dataclass
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.keras.installed import installed
 from stepnet.keras.records import RECORDS, CallRecord

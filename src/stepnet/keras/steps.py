@@ -8,13 +8,14 @@ The variables that the step reads become parameters, the dropout masks that Kera
 import os
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from traceback import walk_tb
 from typing import Any
 
 from stepnet.compiler.trace import draws
 from stepnet.compiler.trace.lines import line_of
 from stepnet.compiler.trace.reads import Reads
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError, StepnetError
 from stepnet.keras.cells import cells_in
 from stepnet.keras.dropout import use_dropout_masks

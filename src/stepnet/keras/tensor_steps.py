@@ -4,11 +4,11 @@ Rows without gaps are read where they are; with gaps, the steps that run are cop
 integers, and says why arrays have a file of their own.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.keras.installed import installed
 from stepnet.keras.masks import Places, StepMask
 from stepnet.ragged.offsets import offsets_of

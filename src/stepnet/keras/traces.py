@@ -6,12 +6,13 @@ any other cell        -->   its step, traced ->
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import entry_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError
 from stepnet.keras.cells import NAMED, cells_in, is_named
 from stepnet.keras.installed import installed

@@ -6,12 +6,12 @@ that fit the cache. Nothing else is held in memory.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.values.arguments import advised, flag, instance, is_one_of, mapping, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
 from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping

@@ -12,13 +12,13 @@ the record's arrays are there, or if the layer has the name of its cell (`encode
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from string import ascii_letters
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.find import ALIKE, MOST_TRIED, misfits, missing_text
 from stepnet.layout.names import Index, innermost_name, match_names
 from stepnet.layout.possible import axes_of

@@ -6,7 +6,6 @@ however they are written, so these steps are as fast as the named cells.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.step import Step
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.semantics import Semantics
 
 Parameters = Mapping[str, Any]

@@ -11,12 +11,12 @@ code that needs a single layout asks the user.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, cast
 
 from stepnet.compiler.values.arguments import checked_integer, instance, mapping
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.names import match_names

@@ -12,9 +12,10 @@ A move is bit-exact or rounds once. If no move expresses a difference, the conve
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.options import option
 from stepnet.layout.places import ParameterBlock
 from stepnet.layout.record import Record

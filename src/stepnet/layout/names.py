@@ -10,12 +10,12 @@ matched once. A record is complete at a prefix if all its arrays are present, ex
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from heapq import nsmallest
 from string import ascii_letters
 from typing import Any, TypeVar
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
 

@@ -22,9 +22,9 @@ itself.
 """
 
 import re
-from dataclasses import dataclass
 from typing import NoReturn
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 
 PARAMETERS = {  # each with the axes of one of its blocks

@@ -6,7 +6,7 @@ Every message that asks for an option uses a row of this table. So all have the 
 each.
 """
 
-from dataclasses import dataclass
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

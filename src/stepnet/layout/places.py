@@ -6,7 +6,6 @@ and a stride along it. So in any layout, a block is a strided view of an array.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import PARAMETERS, Concatenation, Loop, Term
 from stepnet.layout.record import Entry, Record

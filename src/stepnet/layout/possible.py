@@ -9,9 +9,9 @@ on one core without this test, and take 30 s with it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import gcd, prod
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.notation import ElementaryAxis, Flat, Pattern
 from stepnet.layout.record import Record
 from stepnet.layout.sizes import Shape

@@ -8,12 +8,13 @@ without these gets them as a prefix: `0/forward/kernel`. A ? at the end marks an
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from string import digits
 from typing import Any
 
 from stepnet.compiler.values.arguments import instance, mapping
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import (
     OF_ALL_GATES,

@@ -1,10 +1,11 @@
 """The report of a conversion, step by step."""
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from itertools import groupby
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.moves import Move, target_sizes
 from stepnet.layout.options import OPTIONS
 from stepnet.layout.places import ParameterBlock

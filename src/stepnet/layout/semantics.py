@@ -14,11 +14,12 @@ value is assumed and reported. Without one, the user must state the value.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from numbers import Real
 from typing import Any
 
 from stepnet.compiler.values.arguments import is_one_of, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.options import option
 

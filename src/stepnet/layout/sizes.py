@@ -1,10 +1,11 @@
 """The sizes of recurrent layers, and the shapes that terms of the notation have at given sizes."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 from typing import Any
 
 from stepnet.compiler.values.arguments import checked_integer, is_integer
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, LayoutError
 from stepnet.layout.notation import Axis, Concatenation, Loop, Pattern, Term
 

@@ -8,13 +8,13 @@ solution, the user must state the sizes.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice, product
 from math import isqrt, prod
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.notation import Axis, Concatenation, ElementaryAxis, Flat, Loop, Pattern
 from stepnet.layout.options import option

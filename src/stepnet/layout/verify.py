@@ -6,13 +6,13 @@ record.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
 from stepnet.compiler.values.arguments import checked_integer, flag, instance
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import as_array, one_dtype, size_mapping
 from stepnet.layout.frameworks import NOT_INSTALLED, Array, RunnerWeights, answer

@@ -1,11 +1,12 @@
 """The backward pass of one run: from the cotangents of its results, which are checked, to gradients."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves_as, named_leaves, skeleton
 from stepnet.errors import InputError
 from stepnet.model.batch import checked_array

@@ -6,13 +6,13 @@ dh of the last steps  --piece 2-->  dh  --piece 1-->  dh  --piece 0-->  dh0
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, Type, is_static_extent
 from stepnet.compiler.targets import Call
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.pieces import Piece, zeros
 
 Array = np.ndarray

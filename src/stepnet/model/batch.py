@@ -5,7 +5,7 @@ declared ones.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from stepnet.compiler.values.arguments import (
 )
 from stepnet.compiler.values.dtypes import promoted_float
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import (
     arranged,
     leaves,

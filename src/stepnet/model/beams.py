@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.values.arguments import checked_integer, number
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.model.candidates import Best, Candidates, best_of
-from stepnet.model.decoder import Live, Writer, checked_most, checked_stops
+from stepnet.model.decoder import Front, Live, Writer, checked_most, checked_stops
 from stepnet.model.model import Model
 from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
 Trail = list[tuple[Array, Array]]
@@ -95,12 +96,81 @@ def beam_search(
             break
         starts, rows, symbols = starts[left], best.rows, best.symbols.reshape(-1)
         if live is None:
+            found = in_machine_code(writer, front, finished, starts, best, tuple(candidates.stops.tolist()))
+            if found is not None:
+                return found
             live = Live(writer, front, rows.reshape(-1))
         else:
             live = continued(live, left, rows, logs.shape[1])
         ahead, logs = writer.unchecked_scores(live.step(symbols), len(symbols)), best.logs
         trail.append((symbols, rows.reshape(-1)))
     return finished.sequences(trail)
+
+
+def in_machine_code(
+    writer: Writer, front: Front, finished: "Finished", starts: Array, best: Best, stops: tuple[int, ...]
+) -> tuple[Ragged, Ragged] | None:
+    """Finds the most probable sequences in machine code, after the first symbols of a beam search; returns
+    them as `beam_search` does, or None if the steps must run one by one.
+
+    writer, front: the model, and the state of the sequences after their given first symbols.
+    finished: the sequences that have finished so far, with one symbol.
+    starts, best: the starts that continue, and their continuations by the first symbol.
+    stops: the symbols that end a sequence, in order.
+    """
+    # Imported late, as few processes generate sequences.
+    with IMPORTS:
+        from stepnet.model.beam_steps import FINISHED, BeamChoice
+        from stepnet.model.compiled_generation import Wired, run
+
+    beams, most = finished.beams, finished.most
+    wired = Wired.of(writer, front, BeamChoice(front.scores.shape[1], stops, beams))
+    if isinstance(wired, str):
+        return None
+    columns, width = np.arange(beams), best.logs.shape[1]
+    there, column = columns < width, np.minimum(columns, width - 1)
+    symbols = np.where(there, best.symbols[:, column], best.symbols[:, :1])
+    logs = np.where(there, best.logs[:, column], -np.inf)
+    more = np.full((len(finished.kept), beams - finished.kept.shape[1]), NONE)
+    finished.kept = np.concatenate([finished.kept, more], axis=1)
+    kept = [finished.kept[name][starts] for name in FINISHED]
+
+    def given(steps: Array) -> Array:
+        """Returns the inputs of steps: the length of the sequences that finish there, the weights of that and
+        of the largest length, and 1 at the last step.
+        """
+        lengths = steps + 2
+        last = np.full(len(steps), finished.weight(most))
+        return np.stack([lengths, finished.weight(lengths), last, lengths == most], axis=-1, dtype=np.float64)
+
+    result = run(wired, front.begun[starts], starts, [symbols, logs, *kept], most - 1, given)
+    if result is None:
+        return None
+    for name, values in zip(FINISHED, result.memories[2:], strict=True):
+        finished.kept[name][starts] = values
+    finished.kept["row"][starts] += np.arange(len(starts))[:, None] * beams
+    return finished.sequences(trail_of(symbols, result.parts))
+
+
+def trail_of(symbols: Array, parts: list[tuple[Array, list[Array]]]) -> Trail:
+    """Returns the trail of a beam search that ran in machine code: for each step the last symbol of each row,
+    and the row of the previous step that it continues. Rows are the beams of all starts.
+
+    symbols: the first symbols, [starts, beams].
+    parts: for each call the indices of the starts, in order, with a symbol and the beam that it continues for
+        each beam, [steps of all starts, beams].
+    """
+    count, beams = symbols.shape
+    counts = [np.bincount(starts, minlength=count) for starts, _ in parts]
+    taken = np.ones(count, np.int64)
+    shape = 1 + int(sum(counts, np.zeros(count, np.int64)).max(initial=0)), count, beams
+    written, before = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    written[0] = symbols
+    for (starts, (new, rows)), used in zip(parts, counts, strict=True):
+        steps = positions_of(taken, used)
+        written[steps, starts], before[steps, starts] = new, rows + starts[:, None] * beams
+        taken += used
+    return list(zip(written.reshape(len(written), -1), before.reshape(len(before), -1), strict=True))
 
 
 def drop_ended_starts(best: Best, width: int) -> tuple[Array, Best]:
@@ -180,9 +250,15 @@ class Finished:
 
         logs: the log-probabilities of the sequences.
         """
-        with np.errstate(over="ignore"):
-            weight = np.float_power(length, self.penalty)
+        weight = self.weight(length)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
+
+    def weight(self, length: Any) -> Any:
+        """Returns length**penalty, by which log-probabilities of sequences of this length are divided. It may
+        be infinite.
+        """
+        with np.errstate(over="ignore"):
+            return np.float_power(length, self.penalty)
 
     def take(self, starts: Array, parts: list[Best], length: int) -> None:
         """Adds the sequences that finish at a step of a beam search, and keeps the best `beams` of each start

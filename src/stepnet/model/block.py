@@ -4,7 +4,6 @@ A value of the outer block is the same at every step of the inner block, so it i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +14,7 @@ from stepnet.compiler.net.types import CONST, ROWS, Type, extent_of
 from stepnet.compiler.trace.lines import NamingLine
 from stepnet.compiler.trace.step import Spec, row_value
 from stepnet.compiler.trace.traced import Traced, lifted, refuse, user_line
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.watch import name_values
 
 Array = np.ndarray

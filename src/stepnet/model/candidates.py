@@ -13,13 +13,13 @@ higher, so every kept continuation lies in a group whose maximum reaches t. Only
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.model.decoder import check_highest
 from stepnet.model.program import Asked

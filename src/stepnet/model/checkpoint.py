@@ -9,7 +9,7 @@ Recurrences of both directions run in sections of one direction each; the values
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from stepnet.compiler.grad.sections import Section, sections
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.targets import Call
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.backward_accumulator import BackwardAccumulator
 from stepnet.model.gradient_runs import Halved
 from stepnet.model.in_sections import AtOnce, Sectioned, Values, Way
-from stepnet.model.nets import BoundNet
+from stepnet.model.nets import BoundNet, counts_steps
 from stepnet.model.pieces import Piece, pieces, zeros
 from stepnet.model.program import NetProgram
 
@@ -178,9 +179,3 @@ class InPieces:
             bound.release()
         begins = [memory.begins for memory in section.memories]
         return accumulator.gradients([*section.reads, *begins])
-
-
-def counts_steps(net: Net) -> bool:
-    """Returns whether a recurrence of a net reads the step index, so that pieces of a call must pass it."""
-    bodies = (node.recur.body for node in net.nodes if node.operation == "recur")
-    return any(node.operation == "index" for body in bodies for node in body.nodes)

@@ -1,16 +1,14 @@
 """Generation in machine code, without Python between two symbols: calls of the recurrence of `feedback`.
 
-    highest score    first symbols --> call of all steps --> symbols
-    drawn            first symbols --> call of many steps --> symbols, memories --> call --> ...
+    first symbols --> call of all steps --> symbols
 
-In a call, a waiting row starts in a lane as soon as another row ends there. Where symbols are drawn, a call
-needs a random number for each of its steps, also for steps after the end of a row. So drawing takes several
-calls of a limited number of steps.
+In a call, a waiting row starts in a lane as soon as another row ends there. Random numbers are drawn in the
+step, by the seed, the sequence and the number of the step.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,29 +18,24 @@ from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.targets import Call, DeviceEngine, EarlyEnds, Engine, choose
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import put_latest
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.model.batch import initial_arrays
 from stepnet.model.by_symbol import symbol_tables
 from stepnet.model.compose import Layer
 from stepnet.model.control import next_piece
 from stepnet.model.decoder import Front, Writer
-from stepnet.model.feedback import OWN, Choice, feedback
+from stepnet.model.feedback import Chooses, feedback
 from stepnet.model.feeds import Feed
 from stepnet.model.layers import LayerArguments, leaves_of
 from stepnet.model.one_step import refusal
 from stepnet.model.program import Program, StepProgram
-from stepnet.model.samplers import MOST_SYMBOLS, Sampling
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-PIECES, NUMBERS, FEWEST = (256, 1024), (2**14, 2**16), 8
-"""Limits on calls that draw symbols: the steps of the first and of the largest call, the random numbers of
-these two calls, and the least number of steps.
-"""
-Draw = Callable[[Array, Array], Array]
 MOST_STEPS = 2**16
-"""The largest number of steps of a call, which has a table of the positions of a sequence's steps."""
+"""The largest number of symbols of a row in a call, which has room for all of them."""
 MOST_KEPT = 8
 """The largest number of combinations of feed and choice for which a layer keeps compiled recurrences."""
 
@@ -74,7 +67,7 @@ class Wired:
     engine: str
 
     @classmethod
-    def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
+    def of(cls, writer: Writer, front: Front, choice: Chooses) -> "Wired | str":
         """Compiles the recurrence that generates symbols, or returns why Python must run the steps. Compiled
         recurrences are kept for later calls, a few for each layer.
 
@@ -83,7 +76,7 @@ class Wired:
         choice: the rule by which symbols are chosen from scores.
         """
         feed, rows = writer.feed, len(front.scores)
-        reason = refused(writer, choice.symbols, choice.sampler)
+        reason = refused(writer, choice)
         if reason is not None or not isinstance(feed, Feed):
             return str(reason)
         parts = leaves_of(front.layer, front.state, front.statics, rows)
@@ -102,28 +95,25 @@ class Wired:
                 initial_arrays(part.initial, specs, rows, part.rnn.arguments[1]), leaves(specs), strict=True
             )
         ]
+        if choice.beams:
+            memories = [np.repeat(array[:, None], choice.beams, axis=1) for array in memories]
         statics = [array for part in parts for array in part.statics.arrays]
         return cls(made.program, memories, statics, made.engine)
 
 
-def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
+def refused(writer: Writer, choice: Chooses) -> str | None:
     """Returns the reason why a generation needs Python between two steps; None if it can be compiled.
 
     writer: the layers, with the conversions from symbols to inputs and from outputs to scores.
-    symbols: the number of symbols.
-    sampler: the argument of `generate`.
+    choice: the rule by which symbols are chosen from scores.
     """
     if not isinstance(writer.feed, Feed):
         return "feed= is a function"
     if writer.scores is not None:
         return "scores= is a function"
-    if writer.feed.size is not None and writer.feed.size < symbols:
-        return f"there are scores of {symbols} symbols, and {writer.feed.size} can be fed"
-    if sampler is not None and type(sampler) is not Sampling:
-        return "sampler= is a function, and not one of sn.sampling"
-    if sampler is not None and symbols > MOST_SYMBOLS:
-        return f"symbols are drawn in machine code among {MOST_SYMBOLS} at most, and there are {symbols}"
-    return None
+    if writer.feed.size is not None and writer.feed.size < choice.symbols:
+        return f"there are scores of {choice.symbols} symbols, and {writer.feed.size} can be fed"
+    return choice.refused(on_device=True)
 
 
 def programs_of(parts: list[LayerArguments], writer: Writer) -> tuple[list[StepProgram], Engine] | str:
@@ -159,7 +149,7 @@ def programs_of(parts: list[LayerArguments], writer: Writer) -> tuple[list[StepP
 
 
 def compiled_generation(
-    writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Choice
+    writer: Writer, feed: Feed, parts: list[LayerArguments], choice: Chooses
 ) -> CompiledGeneration | str:
     """Compiles the recurrence that generates symbols; returns the reason if it needs Python between steps.
 
@@ -171,6 +161,8 @@ def compiled_generation(
     if isinstance(found, str):
         return found
     programs, engine = found
+    if (reason := choice.refused(isinstance(engine, DeviceEngine))) is not None:
+        return reason
     if feed.table is not None:  # a copy, as the caller may change the table between calls
         feed = replace(feed, table=feed.table.copy())
     schedules = [program.schedule_for(engine.name) for program in programs]
@@ -197,105 +189,83 @@ def same_table(feed: Feed, program: Program) -> bool:
 # ---- the calls ---------------------------------------------------------------------------------------------
 
 
-def write(
+@dataclass(frozen=True)
+class GeneratedSteps:
+    """The outputs and the last memories of the calls of a generation.
+
+    parts: for each call the rows of the outputs, and the outputs, in the order in which they were written.
+    memories: the memories that the choice of symbols adds, at the end of each row, without the flags.
+    """
+
+    parts: list[tuple[Array, list[Array]]]
+    memories: list[Array]
+
+
+def run(
     wired: Wired,
-    front: Front,
-    first: Array,
+    begun: Array,
     rows: Array,
+    own: list[Array],
     most: int,
-    draw: Draw | None,
-) -> list[tuple[Array, Array]] | None:
-    """Generates symbols in machine code until each row (sequence) has ended or has `most` more symbols.
+    given: Callable[[Array], Array],
+    drawn: Sequence[Array] = (),
+) -> GeneratedSteps | None:
+    """Generates in machine code until each row (sequence) has ended, or has taken `most` steps.
 
-    Returns pairs (rows, symbols) in the order in which they were written; None if a score is not finite,
-    which raises an error where the steps run one by one.
+    Returns the outputs, whose rows are counted from 0 on; None if a score is not finite, which raises an
+    error where the steps run one by one.
 
-    wired, front: the compiled recurrence, and the state of the sequences after their given first symbols.
-    first: the first generated symbol of each of these rows.
-    rows: the indices of the sequences in `front`.
-    most: the largest number of symbols of a row after the first.
-    draw: draws random numbers for rows and steps; None if the highest score is chosen.
+    wired: the compiled recurrence.
+    begun: the number of steps that each row has taken.
+    rows: the indices of the rows among those of `wired`.
+    own: the memories that the choice of symbols adds, without the flags.
+    given: returns the inputs of steps by their numbers, from 0 on, which are the same for all rows.
+    drawn: the statics that the choice adds.
     """
     bound = wired.program.bound(wired.engine)
-    memories = [memory[rows] for memory in wired.memories]
-    begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
-    statics, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
-    ended = len(memories) + list(OWN).index("ended")
-    until = EarlyEnds(ended, beyond=True) if bound.ends_early else None
-    steps = 0
-    while len(rows):
-        lengths, steps = next_lengths(most - written[rows], steps, draw is not None, until is not None)
-        random = (
-            None if draw is None else draw(np.repeat(rows, lengths), step_numbers(written[rows], lengths))
-        )
-        all_false = np.zeros(len(rows), bool)
-        call = call_of(random, lengths, [*memories, symbol, begun, all_false, all_false], statics, until)
+    memories = [*(memory[rows] for memory in wired.memories), *(np.array(each, order="C") for each in own)]
+    statics, layers = [*(static[rows] for static in wired.statics), *drawn], len(wired.memories)
+    until = EarlyEnds(len(memories) + 1, beyond=True) if bound.ends_early else None
+    last = [np.array(memory) for memory in own]
+    longest = MOST_STEPS // own[0][:1].size if len(rows) else 0
+    left, steps, taken = np.arange(len(rows)), 0, 0
+    parts = list[tuple[Array, list[Array]]]()
+    while len(left) and taken < most:
+        # Where ended rows cost work, calls are short at first and double.
+        steps = min(next_piece(steps) if until is None else longest, most - taken)
+        all_false = np.zeros(len(left), bool)
+        inputs = given(np.arange(taken, taken + steps))
+        call = call_of(inputs, [*memories, begun, all_false, all_false], statics, until)
         results = bound(call)
-        *memories, symbol, step, done, unclear = results.final
+        *memories, step, done, unclear = results.final
         if unclear.any():
             return None
-        used = step - begun + done
-        (symbols,) = results.outputs
+        used, outputs = step - begun + done, list(results.outputs)
         if until is None:
-            symbols = symbols[positions_of(call.positions.offsets[:-1], used)]
-        result.append((np.repeat(rows, used), symbols))
-        written[rows] += used
-        left = np.flatnonzero(~done & (written[rows] < most))
-        memories = [memory[left] for memory in memories]
-        statics = [static[left] for static in statics]
-        symbol, begun, rows = symbol[left], step[left], rows[left]
-    return result
+            written = positions_of(call.positions.offsets[:-1], used)
+            outputs = [output[written] for output in outputs]
+        parts.append((np.repeat(left, used), outputs))
+        for every, now in zip(last, memories[layers:], strict=True):
+            every[left] = now
+        taken, on = taken + steps, np.flatnonzero(~done)
+        memories, statics = [memory[on] for memory in memories], [static[on] for static in statics]
+        left, begun = left[on], step[on]
+    return GeneratedSteps(parts, last)
 
 
-def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
-    """Returns the number of steps of each row in the next call, and the limit that none of them exceeds.
+def call_of(given: Array, initial: list[Array | None], statics: list[Array], until: EarlyEnds | None) -> Call:
+    """Makes the call of the generating recurrence that runs some steps of each row.
 
-    Where ended rows cost work, calls are short at first and double. Else a call has up to `MOST_STEPS`.
-
-    left: the number of symbols that each row may still get.
-    before: this limit in the call before; 0 for the first call.
-    is_drawn: whether each step needs a random number, also after the end of its row.
-    ends: whether the engine itself checks which rows have ended.
-    """
-    if not ends:
-        steps = next_piece(before)
-    elif is_drawn:
-        fewest, most = (
-            min(steps, max(numbers // len(left), FEWEST))
-            for steps, numbers in zip(PIECES, NUMBERS, strict=True)
-        )
-        steps = min(max(2 * before, fewest), most)
-    else:
-        steps = MOST_STEPS
-    return np.minimum(left, steps), steps
-
-
-def step_numbers(written: Array, lengths: Array) -> Array:
-    """Returns the numbers of the next steps of each row (sequence), row after row, to draw random numbers by.
-
-    written: the number of symbols that each row has after the one chosen at step 0.
-    lengths: the number of next steps of each row.
-    """
-    return positions_of(written + 1, lengths)
-
-
-def call_of(
-    random: Array | None,
-    lengths: Array,
-    initial: list[Array | None],
-    statics: list[Array],
-    until: EarlyEnds | None,
-) -> Call:
-    """Makes the call of the generating recurrence that runs `lengths` steps of each row.
-
-    random: a random number per step; None if nothing is drawn.
-    initial: the memories before these steps.
+    given: the inputs of these steps, which are the same for all rows.
+    initial: the memories before these steps; the last are of one number per row.
     statics: the values that each row (sequence) has once.
     until: the condition by which rows end; None if the engine does not check it.
     """
-    if random is None and until is not None:  # nothing reads the inputs: one number stands for all
-        starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
-        return Call(Positions(starts, lengths, 1, steps), [np.zeros(1, bool)], initial, statics, until=until)
+    assert initial[-1] is not None
+    rows, steps = len(initial[-1]), len(given)
+    lengths = np.full(rows, steps)
+    if until is not None:  # the rows read the same steps
+        positions = Positions(np.zeros(rows, np.int64), lengths, steps, np.arange(steps))
+        return Call(positions, [given], initial, statics, until=until)
     positions = Positions.end_to_end(offsets_of(lengths))
-    numbers = np.zeros(positions.total, bool) if random is None else random
-    return Call(positions, [numbers], initial, statics, until=until)
+    return Call(positions, [np.tile(given, (rows, *[1] * (given.ndim - 1)))], initial, statics)

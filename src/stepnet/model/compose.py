@@ -10,12 +10,13 @@ Inside a step they run over its inner sequences. There `initial="zeros"` starts 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import kind, short_repr
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import is_zeros, no_sequences

@@ -6,7 +6,7 @@ supplies and removes all of these, and the caller never sees them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from typing import Any, NamedTuple, TypedDict, cast
 
@@ -21,6 +21,7 @@ from stepnet.compiler.trace.lines import defined_at, refuse
 from stepnet.compiler.trace.step import Spec, Step, TracedStep, row_value, trace_step
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import array_of, kind, unknown_argument
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, transform
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged

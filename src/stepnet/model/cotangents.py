@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from stepnet.compiler.grad.stored_values import saving
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import checked_integer, flag
 from stepnet.compiler.values.once import entry_of
@@ -28,14 +29,14 @@ from stepnet.model.gradients import (
     wanted_places,
 )
 from stepnet.model.model import Model, differentiable, gradient_kinds
-from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.prepared_gradients import GradientExecutable, form_of
 from stepnet.model.program import Asked, Program
 
 Array = np.ndarray
 
 
-def vjp(model: Model, *, per_sequence: bool = False) -> "Vjp":
+def vjp(model: Model, *, per_sequence: bool = False, saved: str | None = None) -> "Vjp":
     """Returns a function that runs a model and returns its results and a function from cotangents to
     gradients.
 
@@ -46,9 +47,11 @@ def vjp(model: Model, *, per_sequence: bool = False) -> "Vjp":
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
         per_sequence: Whether the gradients of the parameters are those of each sequence, with an axis of
             sequences first, instead of their sum over the batch.
+        saved: The dtype in which float32 values that only the backward pass reads are stored: None for their
+            own, or "bfloat16", which takes half the memory.
 
     Raises:
-        InputError: For a value that is not a model, and for layers with `until`.
+        InputError: For a value that is not a model, for layers with `until`, and for another `saved`.
         RefusedError: When it is run, for a recurrence in int8, and with `per_sequence` for models with
             sequences inside a step, and for parameters that are read at indices.
 
@@ -79,18 +82,19 @@ def vjp(model: Model, *, per_sequence: bool = False) -> "Vjp":
     >>> gradients.params, gradients.inputs.tolist()
     (array([12.]), [[[6.0], [3.0]]])
     """
-    return Vjp(differentiable(model), flag(per_sequence, "per_sequence"))
+    return Vjp(differentiable(model), flag(per_sequence, "per_sequence"), checked_saved(saved))
 
 
 class Vjp:
     """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
 
-    def __init__(self, model: Model, per_sequence: bool = False) -> None:
+    def __init__(self, model: Model, per_sequence: bool = False, saved: str | None = None) -> None:
         """Stores a model that has gradients, with empty caches for the programs that compute them.
 
         per_sequence: whether gradients of parameters are those of each sequence, and not their sum.
+        saved: the dtype in which values that only the backward pass reads are stored; None for their own.
         """
-        self.per_sequence = per_sequence
+        self.per_sequence, self.saved = per_sequence, saved
         self.model, self.programs, self.calls = model, OrderedDict[Any, Any](), GradientCalls()
         self.check, self.ends_early = model.change_check, model.ends_early
 
@@ -171,15 +175,16 @@ class Vjp:
         wanted: the positions of the inputs to differentiate.
         checkpoint: the checked argument of a call. engine: the engines in order of preference.
         """
+        net = saving(program.net, self.saved)
         if not self.per_sequence:
-            return gradient_run(self.programs, program, program.net, wanted, checkpoint, engine)
+            return gradient_run(self.programs, program, net, wanted, checkpoint, engine)
         if checkpoint is not None:
             raise InputError(
                 "checkpoint= adds up the gradients of parameters piece by piece: leave it out where they are "
                 "per_sequence"
             )
         key = program, tuple(wanted), "per sequence"
-        return entry_of(self.programs, key, lambda: Halved.of(program.net, wanted, is_each=True))
+        return entry_of(self.programs, key, lambda: Halved.of(net, wanted, is_each=True))
 
     def explanation(
         self,

@@ -3,7 +3,6 @@ scores, and the sequences that are being generated.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from stepnet.compiler.values.arguments import (
     kind,
 )
 from stepnet.compiler.values.dtypes import kind_of_dtype
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError, named
 from stepnet.model.compose import Layer, Stack
@@ -104,8 +104,10 @@ class Live:
 
         Statics (values that each sequence has once) stay, and so do the memories of ended sequences.
         """
-        order = np.arange(len(self.symbols))
-        order[self.places] = self.places[rows]
+        order = rows
+        if len(self.places) < len(self.symbols):
+            order = np.arange(len(self.symbols))
+            order[self.places] = self.places[rows]
         self.stream.reorder(order)
 
     def step(self, symbols: Array) -> Any:

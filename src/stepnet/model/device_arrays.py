@@ -1,6 +1,7 @@
 """Arrays on a GPU in calls of models: they are taken where they lie, and results stay there.
 
     rnn(x, engine="cuda")      x of CuPy, JAX or PyTorch --> net --> outputs, final as `DeviceArray`s
+    a call that comes again    found by one key (`forms.py`), and run as it was prepared
 
 Results are arrays that other libraries take by DLPack or the CUDA array interface, without a copy.
 """
@@ -15,8 +16,10 @@ from stepnet.compiler.values.arguments import is_tensor, refuse_tensor
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, transform
 from stepnet.errors import InputError
 from stepnet.model.control import UncheckedCall
+from stepnet.model.forms import FormedCall, formed_on_device
 from stepnet.model.jax_arrays import is_on_device
 from stepnet.model.nets import call_on
+from stepnet.model.programs import Calls, DeviceExecutable, Programs, memory_of, outputs_of
 from stepnet.model.reading import Reading
 from stepnet.ragged import Ragged
 
@@ -44,43 +47,74 @@ def engine_for(values: Sequence[Any], asked: Any) -> AddressEngine:
 
 
 def called_on_device(
-    read: Callable[[UncheckedCall], "tuple[Reading[Any], Any]"], call: UncheckedCall, gives_final: bool
+    read: Callable[[UncheckedCall], "tuple[Reading[Any], Any]"],
+    call: UncheckedCall,
+    programs: Programs[Any],
+    gives_final: bool,
 ) -> Any:
-    """Runs a call of a model on arrays on a device; returns its results as arrays there.
+    """Runs a call of a model on arrays on a device; returns its results as arrays there. Calls that come
+    again are found prepared.
 
     read: checks a call of the model, whose numbers are not read; gives its program and positions.
+    programs: the programs of the model, with its prepared calls.
     gives_final: whether the model returns final memories besides the outputs.
 
     Raises `InputError` for Raggeds, masks, `begun`, arrays on several devices, and engines that do not take
     arrays on the device.
     """
-    if call.control.get("mask") is not None or call.control.get("begun") is not None:
+    control = call.control
+    if control.get("mask") is not None or control.get("begun") is not None:
         raise InputError("mask= and begun= are not for arrays on a GPU: give arrays of the host")
     engine = engine_for(leaves(call.sequences), call.engine)
     names = "an input", "an initial memory", "a static"
     sequences, initial, statics = (
-        transform(lambda leaf, name=name: taken(engine, leaf, name), value)
+        None if value is None else transform(lambda leaf, name=name: taken(engine, leaf, name), value)
         for name, value in zip(names, (call.sequences, call.initial, call.statics), strict=True)
     )
-    blanks = [transform(blank_of, value) for value in (sequences, initial, statics)]
-    blank = call._replace(sequences=blanks[0], initial=blanks[1], statics=blanks[2], engine="auto")
-    reading, _ = read(blank)
-    program, batch = reading.program, reading.batch
+    call = call._replace(sequences=sequences, initial=initial, statics=statics, engine="auto")
+    formed = None
+    if statics is None and control.get("masked", "repeat") == "repeat":
+        time_major = control.get("time_major", False)
+        formed = formed_on_device(sequences, call.lengths, call.last_only, engine.name, time_major)
+    done = None if formed is None else programs.run_prepared(formed, sequences, initial)[1]
+    results = done or checked_on_device(read, call, programs.calls, formed, engine.name)
+    return results if gives_final else results[0]
+
+
+def checked_on_device(
+    read: Callable[[UncheckedCall], "tuple[Reading[Any], Any]"],
+    call: UncheckedCall,
+    calls: Calls[Any],
+    formed: FormedCall | None,
+    engine: str,
+) -> tuple[Any, Any]:
+    """Checks a call on arrays of a device, and runs it; returns outputs and final memories.
+
+    formed: the call by which later ones find it prepared; None for one that is never prepared. engine: the
+    name of the engine.
+    """
+    blanks = [transform(blank_of, value) for value in (call.sequences, call.initial, call.statics)]
+    reading, _ = read(call._replace(sequences=blanks[0], initial=blanks[1], statics=blanks[2]))
+    program, batch = reading.program.as_given, reading.batch
     memories = [None] * program.memories
-    if initial is not None:
-        own = leaves(arranged(initial, program.memory))
+    if call.initial is not None:
+        own = leaves(arranged(call.initial, program.memory))
         memories[: len(own)] = own
-    flat = [each.reshaped((batch.positions.total, *each.shape[2:])) for each in leaves(sequences)]
-    inputs = [*flat, *memories, *leaves(statics)]
-    run = program.bound(engine.name)
-    outputs, final, _ = program.split(run(call_on(program, inputs, Call(batch.positions), None)))
-    pairs = zip(outputs, program.levels, strict=True)
-    results = rebuild(
-        program.output,
-        [array.reshaped((*batch.like, *array.shape[1:])) if levels else array for array, levels in pairs],
+    total = batch.positions.total
+    flat = [each.reshape((total, *each.shape[2:])) for each in leaves(call.sequences)]
+    inputs, bound = [*flat, *memories, *leaves(call.statics)], program.bound(engine)
+    own_call = call_on(program, inputs, Call(batch.positions), None)
+    shapes = tuple(
+        (*batch.like, *features) if levels else (batch.positions.rows, *features)
+        for features, levels in outputs_of(program)
     )
-    memories = [array for array, _ in zip(final, leaves(program.memory), strict=False)]
-    return (results, rebuild(program.memory, memories)) if gives_final else results
+    memory = memory_of(program, batch.positions.rows)
+    is_due = formed is not None and len(memory) == program.memories and calls.is_due(formed[0])
+    if formed is not None and is_due and (prepared := bound.prepare(own_call)) is not None:
+        calls.keep(formed[0], DeviceExecutable[Any](program, memory, shapes, prepared), prepared.bytes)
+    outputs, final, _ = program.split(bound(own_call))
+    made = [array.reshape(shape) for array, shape in zip(outputs, shapes, strict=True)]
+    return rebuild(program.output, made), program.final(final)
 
 
 def taken(engine: AddressEngine, value: Any, name: str) -> Any:

@@ -13,12 +13,13 @@ are arrays, as a framework keeps them itself. What is below this module is not f
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from stepnet.compiler.grad import per_sequence
+from stepnet.compiler.grad.stored_values import saving
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets import (
@@ -32,7 +33,8 @@ from stepnet.compiler.targets import (
     gradient_order,
 )
 from stepnet.compiler.values.collector import paused_collector
-from stepnet.compiler.values.once import entry_of
+from stepnet.compiler.values.once import computed_once, entry_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import RefusedError
 from stepnet.model.control import UncheckedCall
@@ -91,9 +93,14 @@ class DifferentiableNet:
         checkpoint: the number of steps between saved memories; None saves the values of all steps.
         engine: an engine, or several in order of preference; `gradient_engines` says which of them run.
         """
-        order = self.gradient_engines(engine)
-        run = gradient_run(self._kept, None, self.net, wanted, checkpoint, order)
-        return Passes(self, wanted, order, run)
+
+        def made() -> Passes:
+            """Makes the passes, which are those of all calls with these arguments."""
+            order = self.gradient_engines(engine)
+            run = gradient_run(self._kept, None, self.net, wanted, checkpoint, order)
+            return Passes(self, wanted, order, run)
+
+        return entry_of(self._kept, ("passes", wanted, checkpoint, checked_engine(engine)), made)
 
     def halves(
         self,
@@ -142,6 +149,14 @@ class DifferentiableNet:
             net = NetProgram(self.net)
             entry_of(self._kept, ("engines", asked), lambda: choose(net.schedule_for(asked), asked))
         return order
+
+    def saving(self, dtype: str | None) -> "DifferentiableNet":
+        """Returns the function whose backward pass reads values that are stored in another dtype, such as
+        "bfloat16", where it alone reads them; itself for None.
+        """
+        if dtype is None:
+            return self
+        return entry_of(self._kept, ("saving", dtype), lambda: DifferentiableNet(saving(self.net, dtype)))
 
     def gradient(self, wanted: tuple[int, ...]) -> "DifferentiableNet":
         """Returns the gradients of the inputs at positions `wanted` as a function that has gradients itself.
@@ -280,6 +295,12 @@ class ModelNet(DifferentiableNet):
         program = model.program
         zeros = (np.broadcast_to(np.zeros((), each.dtype), each.shape) for each in program.params)
         return cls(program.with_params([*zeros]))
+
+    @computed_once
+    def as_given(self) -> "ModelNet":
+        """The net that takes and gives memories in the dtypes of a call, see `Program.as_given`."""
+        program = self.program.as_given
+        return self if program is self.program else ModelNet(program)
 
     def fixed(self, parameters: Sequence[Array]) -> "FixedNet":
         """Returns the net bound to parameters, which must not change."""

@@ -1,7 +1,6 @@
 """Conversions from symbols to the inputs of a step: rows of a table, one-hot vectors, or plain numbers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +10,7 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.arguments import array_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
 from stepnet.model.batch import with_dtypes

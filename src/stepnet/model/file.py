@@ -11,14 +11,15 @@ any file, recurrent_only=True        its recurrent layers, and the names of ever
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.ir import all_nodes
-from stepnet.compiler.values.arguments import advised, file_path
+from stepnet.compiler.values.arguments import LIBRARY, file_path
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, InputError, LayoutError, ModelError, named
 from stepnet.layout.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
 from stepnet.layout.files.choice import LayoutChoice, check_agrees
@@ -30,7 +31,6 @@ from stepnet.layout.files.stacks import stacked
 from stepnet.layout.files.verified import weights
 from stepnet.layout.options import option
 from stepnet.model.compose import Layer, Stack, recurrences
-from stepnet.model.graph.array_model import is_any
 from stepnet.model.graph.graph import Graph
 from stepnet.model.stored.read import is_stored, load_stored
 from stepnet.onnx import load as load_onnx
@@ -40,8 +40,6 @@ FIXING = (".onnx", ".pt2", ".keras", ".h5", ".hdf5", ".tflite", ".xml")
 """The endings of files that may fix the number of steps, with numbers that may have been computed from it;
 programs of Paddle may too.
 """
-LIBRARY = "stepnet.build.load(path, trust=True) loads a library that you built"
-"""The advice for a library for C, which is no model file."""
 STATEFUL = "(stateful)"
 """The text in a note on a module that keeps its state from one call to the next."""
 PLAIN = "a plain stack"
@@ -67,50 +65,14 @@ class FileModel:
     path: str = ""
 
 
-@advised(trust=LIBRARY)
-def load(
+def load_model(
     path: str | Path,
-    *,
-    recurrent_only: bool = False,
-    layout: str | None = None,
-    module: str | None = None,
-    steps: str | None = None,
-    axes: Mapping[str, str] | None = None,
+    recurrent_only: bool,
+    choice: LayoutChoice,
+    axes: Mapping[str, str] | None,
+    any_steps: bool,
 ) -> Any:
-    """Loads the model in a file, ready to run: everything that the file computes.
-
-    Args:
-        path: The file. `.stepnet` files are models as `Model.save` wrote them. `.onnx` files and programs of
-            PaddlePaddle are read whole, and so are files of torch.export, Keras, TFLite and OpenVINO whose
-            layers are all supported. Files of other kinds are read if they specify that their model consists
-            of recurrent layers alone.
-        recurrent_only: Whether to read only the recurrent layers of a file, as if they stood in a row, and to
-            leave out everything else.
-        layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
-            it.
-        module: The name of the only recurrent layer to read; implies `recurrent_only`.
-        steps: "any" to state that no number in the file depends on the number of steps. A file that fixes
-            this number is run over sequences of other lengths only if it has no number that may have been
-            computed from it, or if you say so.
-        axes: The meaning of the axes of inputs by name, as {"x": "NT"}, where the operators of a file of
-            ONNX, torch.export or PaddlePaddle do not determine it; see `stepnet.onnx.load`.
-
-    Returns:
-        A `Graph`, an `RNN`, a `Stack` or a `Bidirectional`.
-
-    Raises:
-        FileError: For a file that cannot be read.
-        LayoutError: For a file with other layers, which are named, and for one that holds weights and no
-            architecture, unless `recurrent_only`.
-        ModelError: For operators that are not supported, and for a `.stepnet` file whose parts do not fit
-            together.
-        InputError: For axes that do not fit, or of a file of another kind.
-
-    >>> load("model.onnx")
-    Traceback (most recent call last):
-    stepnet.errors.FileError: model.onnx: there is no such file
-    """
-    choice, any_steps = LayoutChoice(layout=layout, module=module), is_any(steps)
+    """Reads the model in a file as `stepnet.load` returns it; see that for the arguments and errors."""
     if axes is not None:
         if recurrent_only or choice != LayoutChoice():
             raise InputError("axes= is for the whole graph of a file, and not for recurrent layers alone")

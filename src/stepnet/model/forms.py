@@ -4,6 +4,7 @@
     Ragged, padded arrays          layout, sequences, about how      general: calls of any lengths, which say
                                    many steps, features, dtype,      where their sequences lie (`Places`)
                                    options
+    array on a device              lengths, shape, dtype, options    exact
 
 The options of a call are `last_only`, `engine` and the number of threads.
 """
@@ -33,9 +34,10 @@ one, as threads share larger calls.
 """
 
 
-FormedCall = tuple[Form, Array, Places | None]
+FormedCall = tuple[Form, Any, Places | None]
 """A call as the cache of prepared calls sees it: the key under which it is looked up first, the array of the
-sequences, and where these lie. The key is a general one if there are places, else an exact one.
+sequences, of the host or of a device, and where these lie. The key is a general one if there are places, else
+an exact one.
 """
 
 
@@ -48,16 +50,19 @@ def formed_call(
     Prepared are calls on one C-contiguous array, with lengths or without, and on one Ragged without nested
     sequences, of few sequences.
     """
-    if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
+    if type(last_only) is not bool or type(time_major) is not bool:
+        return None
+    if type(engine) is not str and not is_order(engine):
         return None
     if type(masked) is not str or masked != "repeat":  # without a mask it has no effect, or is invalid
         return None
     if type(sequences) is Ragged:
-        values, (offsets, *inner) = sequences.values, sequences.offsets
-        if inner or time_major or lengths is not None or not is_plain(values):
+        values, levels = sequences.values, sequences.offsets
+        if len(levels) != 1 or time_major or lengths is not None or not is_plain(values):
             return None
-        places = offsets, len(offsets) - 1, len(values)
-        return at_places("ends", values, values.shape[1:], places, last_only, engine)
+        total, *features = values.shape
+        places = levels[0], len(levels[0]) - 1, total
+        return at_places("ends", values, tuple(features), places, last_only, engine)
     if not is_plain(sequences):
         return None
     shape = sequences.shape
@@ -68,6 +73,23 @@ def formed_call(
         return None
     places = table, shape[1 if time_major else 0], shape[0] * shape[1]
     return at_places("time" if time_major else "batch", sequences, shape[2:], places, last_only, engine)
+
+
+def formed_on_device(
+    array: Any, lengths: Any, last_only: bool, engine: str, time_major: bool
+) -> FormedCall | None:
+    """Returns what the cache of prepared calls needs of a call on an array of a device, which an engine reads
+    where it lies; None if the arguments are to be checked. Its calls are prepared for their lengths alone.
+
+    engine: the name of that engine, which no call on arrays of the host has in its key with such a dtype.
+    """
+    if type(last_only) is not bool or type(time_major) is not bool or not hasattr(array, "shape"):
+        return None
+    table = None if lengths is None else lengths_table(lengths)
+    if lengths is not None and (table is None or len(table) > MOST_PLACES):
+        return None
+    rows = None if table is None else table.tobytes()
+    return (rows, array.shape, (array.dtype,), time_major, last_only, engine, threads()), array, None
 
 
 def is_plain(values: Any) -> bool:
@@ -148,7 +170,7 @@ def in_general(call: FormedCall) -> tuple[Form, Array, Places] | None:
     None if it cannot.
     """
     (_, shape, _, time_major, last_only, engine, _), values, _ = call
-    if len(shape) < 2 or not shape[0] or not shape[1]:
+    if type(values) is not np.ndarray or len(shape) < 2 or not shape[0] or not shape[1]:
         return None
     first, second, *features = shape
     if time_major:

@@ -7,13 +7,13 @@ scores already.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.values.arguments import checked_integer, function
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.decoder import Front, Live, Writer, checked_most, checked_stops, checked_symbols
 from stepnet.model.masks import MOST_SEED, SEED, identified, numbers_at
 from stepnet.model.model import Model
@@ -92,12 +92,7 @@ def generate(
     front = writer.begin(start, initial, statics, stops)
     count = len(front.scores)
     names = identified(identities, count)
-
-    def draw(rows: Array, steps: Array) -> Array:
-        """Returns a random number in [0, 1) for each pair of a row and a step."""
-        return numbers_at(seed, names[rows], steps)
-
-    chooser = Chooser(sampler, draw)
+    chooser = Chooser(sampler, seed, names)
     first = chooser.symbols(front.scores, np.arange(count), 0)
     rows = np.flatnonzero(~np.isin(first, stops))
     written: Written = [(np.arange(count), first)]
@@ -116,16 +111,22 @@ class Chooser:
     """The rule that chooses symbols by their scores.
 
     sampler: the caller's sampler; None for the symbol with the highest score.
-    draw: a function from rows and steps to random numbers.
+    seed, names: the seed and the identities of the sequences, by which random numbers are drawn.
     """
 
     sampler: Sampler | None
-    draw: Callable[[Array, Array], Array]
+    seed: int
+    names: Array
 
-    @property
-    def drawn(self) -> Callable[[Array, Array], Array] | None:
-        """The function that draws random numbers for a compiled generation; None if it needs none."""
-        return None if self.sampler is None else self.draw
+    def drawn_by(self, rows: Array, first: Array) -> list[Array]:
+        """Returns the statics of rows by which a compiled generation draws random numbers: the seed, the
+        identities, and `first`, the numbers of the steps with the first random numbers; none without a
+        sampler.
+        """
+        if self.sampler is None:
+            return []
+        seed = np.full(len(rows), self.seed, np.uint64)
+        return [seed.view(np.int64), self.names[rows].astype(np.uint64).view(np.int64), first]
 
     def symbols(self, scores: Array, rows: Array, step: int) -> Array:
         """Chooses the next symbol of each row from its scores; raises `InputError` if a sampler returns no
@@ -137,7 +138,7 @@ class Chooser:
         """
         if self.sampler is None:
             return scores.argmax(axis=-1)
-        random = self.draw(rows, np.full(len(rows), step))
+        random = numbers_at(self.seed, self.names[rows], np.full(len(rows), step))
         return checked_symbols(self.sampler(scores, random), scores.shape)
 
 
@@ -156,14 +157,17 @@ def in_machine_code(
     """
     # Imported late, as few processes generate sequences.
     with IMPORTS:
-        from stepnet.model.compiled_generation import Wired, write
+        from stepnet.model.compiled_generation import Wired, run
         from stepnet.model.feedback import Choice
 
     choice = Choice(front.scores.shape[1], tuple(np.unique(stops).tolist()), chooser.sampler)
     wired = Wired.of(writer, front, choice)
     if isinstance(wired, str):
         return None
-    return write(wired, front, symbols, rows, most, chooser.drawn)
+    begun = front.begun[rows]
+    drawn = chooser.drawn_by(rows, begun - 1)
+    found = run(wired, begun, rows, [symbols], most, lambda steps: np.zeros(len(steps), bool), drawn)
+    return None if found is None else [(rows[each], written) for each, (written,) in found.parts]
 
 
 def generate_stepwise(

@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.records import dataclass
 from stepnet.explain.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
 from stepnet.explain.facts import choice, source
 from stepnet.model.checkpoint import InPieces
@@ -374,6 +375,8 @@ def described(net: Net, number: int) -> str:
         body = net.nodes[node.inputs[0]].recur.body
         of: int = node.attributes["of"]
         net, number = body, body.results[of]
+    if net.nodes[number].operation == "cast":  # stored in fewer bits
+        number = net.nodes[number].inputs[0]
     origin = net.nodes[source(net, number)]
     what = origin.name or origin.operation
     return what if source(net, number) == number else f"part of {what}"

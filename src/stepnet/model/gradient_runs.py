@@ -7,7 +7,7 @@ gradient in `checkpoint.py` saves memories alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, is_static_extent
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.nets import Arrays, run_net
 from stepnet.model.program import NetProgram
 

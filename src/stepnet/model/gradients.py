@@ -8,7 +8,7 @@ The code behind a call (runs, losses and texts) deals only with nets.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import ROWS, STEPS, is_static_extent
 from stepnet.compiler.targets import Call, Order
 from stepnet.compiler.values.arguments import choice
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch

@@ -10,7 +10,7 @@ block size is chosen for a net, so a sequence's results do not depend on the oth
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from stepnet.compiler.net.types import STEPS, Type
 from stepnet.compiler.plan.load import BlockCosts
 from stepnet.compiler.plan.passes.block_steps import net_with_joined_steps
 from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.backward_accumulator import BackwardAccumulator
 from stepnet.model.gradient_runs import GradientRun, Halved
 from stepnet.model.in_sections import AtOnce, Sectioned, SectionRun, Values, Way, cotangents_of

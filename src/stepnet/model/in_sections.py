@@ -8,7 +8,6 @@ A section may run in pieces of some steps (`checkpoint.py`), in blocks of steps 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from stepnet.compiler.grad.sections import Section
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.gradient_runs import Halved
 from stepnet.model.nets import Arrays
 from stepnet.model.pieces import Checkpoint, piece_size, zeros

@@ -9,7 +9,7 @@ One program runs them all: nothing is checked or laid out between two recurrence
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.collector import paused_collector
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, titled_leaves, transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, check_inputs, initial_arrays

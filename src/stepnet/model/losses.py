@@ -3,13 +3,13 @@
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Unpack
 
 import numpy as np
 
 from stepnet.compiler.grad.gradient import vjp as vjp_net
+from stepnet.compiler.grad.stored_values import saving
 from stepnet.compiler.net.ir import Builder, Net, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.compiler.trace.draws import traced_purely
@@ -18,6 +18,7 @@ from stepnet.compiler.trace.step import NamedValues
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import advised, argument_names, check_signature, choice, flag, function
 from stepnet.compiler.values.once import entry_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton, titled_leaves
 from stepnet.errors import ArgumentError, InputError
 from stepnet.model.batch import Batch, checked_array
@@ -30,7 +31,7 @@ from stepnet.model.gradients import (
 )
 from stepnet.model.model import Model, differentiable, gradient_kinds
 from stepnet.model.nets import run_net
-from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.prepared_gradients import form_of, kinds_of
 from stepnet.model.prepared_losses import LossCalls, LossExecutable, form_with
 from stepnet.model.program import Asked, NetProgram
@@ -46,7 +47,9 @@ OF_CALL = dict.fromkeys(
 
 
 @advised(**OF_CALL)
-def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mean") -> "ValueAndGrad":
+def value_and_grad(
+    loss: Callable[..., Any], model: Model, *, reduce: str = "mean", saved: str | None = None
+) -> "ValueAndGrad":
     """Returns a function that runs a model and returns the value of a loss and its gradients.
 
     Args:
@@ -56,6 +59,7 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
             sequence.
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
         reduce: The value of the loss: the "mean" of these numbers, or their "sum".
+        saved: The dtype in which values for the gradient alone are stored, as of `vjp`.
 
     Raises:
         InputError: For arguments of another form.
@@ -72,7 +76,7 @@ def value_and_grad(loss: Callable[..., Any], model: Model, *, reduce: str = "mea
         function(loss, "loss is a function loss(outputs, targets)"), ("outputs", "targets"), ("final",)
     )
     choice(reduce, f"reduce is {' or '.join(map(repr, MEANS))}", MEANS)
-    return ValueAndGrad(differentiable(model), loss, reduce == "mean")
+    return ValueAndGrad(differentiable(model), loss, reduce == "mean", checked_saved(saved))
 
 
 POSITIONS = (
@@ -86,11 +90,12 @@ class ValueAndGrad:
 
     model: the model.
     is_mean: True if the value is the mean of the loss's numbers, False for their sum.
+    saved: the dtype in which values for the gradient alone are stored; None for their own.
     """
 
-    def __init__(self, model: Model, loss: Callable[..., Any], is_mean: bool) -> None:
+    def __init__(self, model: Model, loss: Callable[..., Any], is_mean: bool, saved: str | None) -> None:
         """Stores the arguments, which the class documents; nets are made at first use."""
-        self.model, self.loss, self.is_mean = model, loss, is_mean
+        self.model, self.loss, self.is_mean, self.saved = model, loss, is_mean, saved
         self.programs, self.calls = OrderedDict[Any, Any](), LossCalls()
         self.check = model.change_check
 
@@ -164,7 +169,8 @@ class ValueAndGrad:
             with arguments.located():
                 value, *gradients = run_net(program, arrays, arguments.call, asked)
             return (value * seed)[()], arguments.gradients(kinds, places, gradients)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, checkpoint, asked)
+        net = saving(arguments.net, self.saved)
+        run = gradient_run(self.programs, arguments.reading.program, net, places, checkpoint, asked)
         with arguments.located():
             made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
@@ -214,7 +220,8 @@ class ValueAndGrad:
         net, at_steps = traced_purely(
             self.loss, lambda: with_loss(self.loss, arguments, targets, alone), itemgetter(0)
         )
-        return NetProgram(vjp_net(net, places)), net.type_of(net.results[0]).dtype, at_steps
+        joint = vjp_net(saving(net, self.saved), places)
+        return NetProgram(joint), net.type_of(net.results[0]).dtype, at_steps
 
 
 @dataclass(frozen=True)

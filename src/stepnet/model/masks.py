@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import (
     array_of,
     checked_integer,
@@ -149,52 +150,70 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
     """
     seed = checked_integer(seed, SEED, 0, MOST_SEED)
     size = int(np.prod(shape, dtype=np.int64))
-    # A number of 53 bits takes two of the four words that a counter gives: 27 bits of one, 26 of the other.
     blocks = np.arange((size + 1) // 2, dtype=np.uint64)[None, :]
     key = int(seed) & 0xFFFFFFFF, int(seed) >> 32
     drawn, chunk = np.empty((len(steps), size)), max(1, IN_CACHE // max(1, blocks.size))
     for begin in range(0, len(steps), chunk):
         rows = slice(begin, begin + chunk)
         step, name = low(steps[rows, None].astype(np.uint64)), identities[rows, None].astype(np.uint64)
-        words = np.stack(philox((blocks, step, low(name), name >> THIRTY_TWO), key), axis=-1)
-        upper, lower = words[..., 0::2] >> np.uint64(5), words[..., 1::2] >> np.uint64(6)
-        bits = (upper << np.uint64(26)) | lower
-        drawn[rows] = bits.reshape(len(step), -1)[:, :size] * 2.0**-53
+        words = np.stack(philox((blocks, step, low(name), high(name)), key), axis=-1)
+        numbers = in_unit_interval(words[..., 0::2], words[..., 1::2])
+        drawn[rows] = numbers.reshape(len(step), -1)[:, :size]
     return drawn.reshape(len(steps), *shape)
+
+
+def number_in_step(seed: Traced, identity: Traced, step: Traced) -> Traced:
+    """Computes the random number of each row in a traced step: that of `numbers_at`, to the bit.
+
+    seed, identity, step: the seed, the identity of the sequence and the number of its step, of each row. They
+        are of int64: numbers of 2**63 and more are those that have the same bits.
+    """
+    counter = 0, low(step), low(identity), high(identity)
+    first, second, _, _ = philox(counter, (low(seed), high(seed)))
+    return in_unit_interval(first, second)
+
+
+def in_unit_interval(first: Any, second: Any) -> Any:
+    """Makes a number in [0, 1) of each two random words: of 53 bits, 27 of the first and 26 of the second."""
+    return ((first >> 5 << 26) | (second >> 6)).astype(np.float64) * 2.0**-53
 
 
 # ---- the generator -----------------------------------------------------------------------------------------
 
-THIRTY_TWO = np.uint64(32)
-MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
 ROUNDS = 10
 IN_CACHE = 2**13
 """The number of counters that are computed together, such that they fit into the cache."""
 
 
-def philox(counter: tuple[Array, ...], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """Computes the Philox4x32-10 generator: four 32-bit random words for each counter, stored in uint64.
+def philox(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
+    """Computes the Philox4x32-10 generator: four 32-bit random words for each counter.
 
-    counter: four arrays with the words of the counters.
+    Words are arrays of uint64, values of int64 in a traced step, or numbers of Python: from 0 to 2**32 - 1.
+    Products of two words take all 64 bits.
+
+    counter: the four words of the counters.
     key: the two words of the seed.
     """
     a, b, c, d = counter
     first, second = key
     for _ in range(ROUNDS):
         product_a, product_c = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
-        a, c = (
-            (product_c >> THIRTY_TWO) ^ b ^ np.uint64(first),
-            (product_a >> THIRTY_TWO) ^ d ^ np.uint64(second),
-        )
+        a, c = high(product_c) ^ b ^ first, high(product_a) ^ d ^ second
         b, d = low(product_c), low(product_a)
-        first, second = (first + WEYL[0]) & 0xFFFFFFFF, (second + WEYL[1]) & 0xFFFFFFFF
+        first, second = low(first + WEYL[0]), low(second + WEYL[1])
     return a, b, c, d
 
 
-def low(words: Array) -> Array:
-    """Returns the lower 32 bits of each word, as the random number generator computes with 32 bits."""
-    return words & np.uint64(0xFFFFFFFF)
+def low(words: Any) -> Any:
+    """Returns the lower 32 bits of each word of 64, as the random number generator computes with 32 bits."""
+    return words & 0xFFFFFFFF
+
+
+def high(words: Any) -> Any:
+    """Returns the upper 32 bits of each word of 64, which is signed or not."""
+    return (words >> 32) & 0xFFFFFFFF
 
 
 def __dir__() -> list[str]:

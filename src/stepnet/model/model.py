@@ -221,7 +221,7 @@ class Model(ABC):
             if self.until is not None:
                 raise InputError("until= is not for arrays on a GPU: give arrays of the host")
             call = call._replace(engine=self.engine_order(engine))
-            return called_on_device(self.gradient_reading, call, self.gives_final)
+            return called_on_device(self.gradient_reading, call, self.programs, self.gives_final)
         if has_jax_arrays(sequences):
             further = initial, statics, lengths, last_only, engine
             return called_on_arrays(lambda arrays: self(arrays, *further, **control), sequences)

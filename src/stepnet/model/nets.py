@@ -2,15 +2,18 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import field
 from typing import Any, Self
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.targets import Bound, Call, Order, Results
+from stepnet.compiler.targets import LAYOUTS, Bound, Call, Order, PreparedCall, Results
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError
+from stepnet.model.executables import Executables
+from stepnet.model.forms import LONGEST, FormedCall, fits, widened
 from stepnet.model.program import NetProgram
 from stepnet.ragged.positions import Positions
 
@@ -57,10 +60,14 @@ def run_net(
 
 @dataclass(frozen=True)
 class BoundNet:
-    """A net whose kernel is bound to its parameters once, for several calls."""
+    """A net whose kernel is bound to its parameters once, for several calls.
+
+    kept: the calls that are prepared for any lengths, by form.
+    """
 
     program: NetProgram
     bound: Bound
+    kept: Executables[PreparedCall] = field(default_factory=Executables[PreparedCall])
 
     @classmethod
     def of(cls, program: NetProgram, arrays: Arrays, call: Call, engine: Order) -> Self:
@@ -81,9 +88,47 @@ class BoundNet:
         """
         return in_order(self.program, self.bound(call_on(self.program, arrays, call, separate_outputs)))
 
+    def prepared(self, formed: FormedCall, given: Arrays) -> list[Array] | None:
+        """Runs a call if one of its form is prepared, for any lengths; returns its results in order. None if
+        none is, or if it refuses these lengths.
+
+        formed: the form of the call (its cache key), and the places of its sequences. given: its sequences
+        and memories.
+        """
+        form, _, places = formed
+        if (taken := self.kept.take(form)) is None:
+            return None
+        prepared, idle = taken
+        try:
+            return in_order(self.program, prepared.run(given, places))
+        except IndexOutsideError:  # also for lengths that it refuses
+            return None
+        finally:
+            idle.append(prepared)
+
+    def prepare(self, formed: FormedCall, arrays: Arrays, call: Call) -> None:
+        """Counts a call that was not prepared; if it is the second one of its form, prepares later ones.
+
+        formed: the form of the call (its cache key), and the places of its sequences, which lie end to end.
+        arrays, call: as a call of this object takes them.
+        """
+        layout, rows, *_ = form = formed[0]
+        if fits(call.positions) and self.kept.is_due(form):
+            wide = widened(call_on(self.program, arrays, call, None), LAYOUTS[layout], rows)
+            prepared = self.bound.prepare(wide, LAYOUTS[layout])
+            if prepared is not None and prepared.longest >= LONGEST:
+                self.kept.keep(form, prepared, prepared.bytes)
+
     def release(self) -> None:
         """Releases the memory of the compiled net, which must not be called afterwards."""
+        self.kept.idle.clear()
         self.bound.release()
+
+
+def counts_steps(net: Net) -> bool:
+    """Returns whether a recurrence of a net reads the step index, so that pieces of a call must pass it."""
+    bodies = (node.recur.body for node in net.nodes if node.operation == "recur")
+    return any(node.operation == "index" for body in bodies for node in body.nodes)
 
 
 def array_or_zeros(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:

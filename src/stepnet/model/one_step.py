@@ -10,11 +10,14 @@ products in another way. A barrier is `detach`, which no pass looks through.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import partial, reduce
 
 from stepnet.compiler.net.ir import Builder, Node, ancestors
+from stepnet.compiler.net.ops import OPERATIONS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.values.records import dataclass
 
 GROUPED = "add", "subtract", "concatenate"
 """Operations that passes group by when their operands are known."""
@@ -50,7 +53,12 @@ def reads_index(plan: Plan) -> bool:
 
 
 def one_step(
-    builder: Builder, plan: Plan, operands: Sequence[int], index: int, known: Mapping[int, int]
+    builder: Builder,
+    plan: Plan,
+    operands: Sequence[int],
+    index: int,
+    known: Mapping[int, int],
+    copies: int = 0,
 ) -> list[int]:
     """Adds one step of a plan (a recurrence's operations in order) to a body, the net of another step.
 
@@ -60,7 +68,11 @@ def one_step(
     operands: for each input of the plan's net, the number of its value in the body, per row or constant.
     index: the number in the body of the count of earlier steps.
     known: for values of the plan's net that the body already has, their numbers in the body.
+    copies: the number of steps beside each other (`StepsBeside`), as those of all beams of a beam search; 0
+        for one step.
     """
+    if copies:
+        return StepsBeside(builder, plan, index, known, copies=copies).results(operands)
     return OneStep(builder, plan, index, known).results(operands)
 
 
@@ -200,3 +212,84 @@ class OneStep:
         if is_kept or not self.has_barriers:
             return number
         return self.builder.add("detach", number)
+
+
+@dataclass
+class StepsBeside(OneStep):
+    """Several steps of a plan (a recurrence's operations in order) beside each other, as the features of one.
+
+        h [rows, 64]           h @ R [rows, 192]              the step
+        h [rows, 4, 64]        h @ R [rows, 4, 192]           4 of them
+
+    Operations count feature axes from the end, so they are the same with another axis ahead of them.
+
+    copies: the size of that axis. Every value per row has it; statics, and the index, are repeated.
+    sums: the numbers in the body of all sums of products of a node that has several, by the first.
+    """
+
+    copies: int = 1
+    sums: dict[int, list[int]] = field(init=False, default_factory=dict[int, list[int]])
+
+    def results(self, operands: Sequence[int]) -> list[int]:
+        """Adds the steps to the body, the net of another step; returns the numbers of their results there.
+
+        operands: for each input of the plan's net, the number of its value in the body: those of statics
+            (values that each sequence has once) without the axis of the copies.
+        """
+        statics = {*self.plan.ends.statics}
+        self.index = self.repeated(self.index)
+        return super().results(
+            [self.repeated(number) if place in statics else number for place, number in enumerate(operands)]
+        )
+
+    def copied(self, node: Node, operands: list[int]) -> int:
+        """Adds a node of the plan (a recurrence's operations in order) to the body (the net of a step), for
+        all copies; returns the number of its value there. Elementwise operations align features at their
+        end, so one of fewer features than the result gets axes of size 1 behind that of the copies.
+
+        operands: the numbers of its operands in the body.
+        """
+        if node.operation == "expand" and self.builder.type_of(operands[0]).extent == CONST:
+            return self.repeated(super().copied(node, operands))
+        if node.operation == "products":
+            return self.sums_of_products(node, operands)
+        if node.operation == "result" and operands[0] in self.sums:
+            of: int = node.attributes["of"]
+            return self.sums[operands[0]][of]
+        if OPERATIONS[node.operation].kind == "pointwise":
+            rank = len(node.type.shape) + 1
+            operands = [self.aligned(number, rank) for number in operands]
+        return super().copied(node, operands)
+
+    def sums_of_products(self, node: Node, operands: list[int]) -> int:
+        """Adds sums of products of vectors with matrices as single products, which have an axis of copies,
+        and their sums; returns the number of the first.
+
+        operands: the vectors, then for each sum a matrix for each of them.
+        """
+        count: int = node.attributes["lefts"]
+        lefts, rights = operands[:count], operands[count:]
+        found = list[int]()
+        for begin in range(0, len(rights), count):
+            terms = [
+                self.builder.add("matmul", left, right, source=node.source)
+                for left, right in zip(lefts, rights[begin : begin + count], strict=True)
+            ]
+            found.append(self.barrier(reduce(partial(self.builder.add, "add"), terms)))
+        self.sums[found[0]] = found
+        return found[0]
+
+    def repeated(self, number: int) -> int:
+        """Adds the axis of the copies to a value, which is the same for all of them; returns its number."""
+        shape = self.builder.type_of(number).shape
+        return self.builder.add("broadcast", number, rank=len(shape), shape=(self.copies, *shape))
+
+    def aligned(self, number: int, rank: int) -> int:
+        """Gives a value `rank` feature axes, with those of size 1 behind that of the copies; returns its
+        number. Constants, which have no axis of copies, are aligned already.
+        """
+        type_ = self.builder.type_of(number)
+        if type_.extent == CONST or len(type_.shape) == rank:
+            return number
+        shape = (self.copies, *[1] * (rank - len(type_.shape)), *type_.shape[1:])
+        return self.builder.add("reshape", number, rank=len(type_.shape), shape=shape)

@@ -5,7 +5,6 @@ inputs alone, and not from a memory, are computed again from the net and the arr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from stepnet.compiler.net.interpret import ACROSS, within
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.compiler.targets import Call
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError
 from stepnet.model.program import Program
 from stepnet.ragged.positions import Positions

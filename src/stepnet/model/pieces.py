@@ -11,7 +11,6 @@ the call they are used there; else they are copied, end to end.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil, sqrt
 from types import EllipsisType
 from typing import TypeAlias
@@ -22,7 +21,8 @@ from stepnet.compiler.net.interpret import entries_of_steps
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_static_extent
 from stepnet.compiler.targets import Call
-from stepnet.compiler.values.arguments import checked_integer, is_one_of
+from stepnet.compiler.values.arguments import checked_integer, choice, is_one_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.ragged.positions import Positions
 
@@ -33,6 +33,7 @@ Checkpoint: TypeAlias = "int | str | None"
 the largest length; None saves all values.
 """
 
+SAVED = ("bfloat16",)
 CHECKPOINT_IS = "checkpoint is None, 'sqrt' or how many steps there are from 1 on between two kept memories"
 
 
@@ -45,6 +46,13 @@ def checked_checkpoint(value: object) -> Checkpoint:
     if value is None or is_one_of(value, ("sqrt",)):
         return value
     return checked_integer(value, CHECKPOINT_IS, 1)
+
+
+def checked_saved(value: str | None) -> str | None:
+    """Returns the argument `saved`, the dtype in which values for gradients alone are stored, unchanged.
+    Raises `InputError` unless it is None, for their own, or one of `SAVED`.
+    """
+    return value if value is None else choice(value, f"saved is None or {', '.join(map(repr, SAVED))}", SAVED)
 
 
 def piece_size(checkpoint: "int | str", longest: int) -> int:

@@ -10,7 +10,6 @@ that a call gives are packed anew in each half.
 """
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ import numpy as np
 from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.targets import Bound, Call, Order, PreparedCall, Results
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves_as, rebuilder
 from stepnet.model.backward import GradientLayout
 from stepnet.model.batch import Batch

@@ -4,12 +4,12 @@ x, h0, targets, 1 / count   ->   loss, dx, dh0, dW
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError
 from stepnet.model.executables import Executables, Form
 from stepnet.model.gradients import CallArguments, Gradients

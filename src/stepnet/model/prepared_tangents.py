@@ -4,13 +4,13 @@ x, h0, dx, dh0, dW   ->   y, h, dy, dh
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepnet.compiler.targets import Order, Results
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves_as, rebuild
 from stepnet.errors import IndexOutsideError
 from stepnet.model.executables import Executables, Form

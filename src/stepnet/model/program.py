@@ -6,7 +6,7 @@ Calls, streams, generation and beam search all run the kernel that `Program.boun
 made for its parameters: they are copied, and refuse to be changed; `with_params` gives other ones to a copy.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NoReturn, Protocol, Self, cast
@@ -125,6 +125,29 @@ class Program(NetProgram):
         self.rounded = None if carried == given else given
         self._bound = dict[Order, Bound]()
 
+    @computed_once
+    def as_given(self) -> "Program":
+        """The program whose net takes initial memories, and gives final ones, in the dtypes of a call; itself
+        if these are those that steps carry.
+        """
+        if self.rounded is None:
+            return self
+        net, builder, made = self.net, Builder(), dict[int, int]()
+        places = [net.inputs[place] for place in self.ends.memories[: len(self.rounded)]]
+        stored = dict(zip(places, self.rounded, strict=True))
+        for number, node in enumerate(net.nodes):
+            if number in stored:
+                type_ = replace(node.type, dtype=stored[number])
+                given = builder.input(type_, node.name)
+                made[number] = builder.add("cast", given, dtype=node.type.dtype)
+            else:
+                made[number] = builder.copy(node, [made[operand] for operand in node.inputs])
+        results = [made[number] for number in net.results]
+        first = len(results) - self.memories
+        for place, dtype in enumerate(self.rounded, first):
+            results[place] = builder.add("cast", results[place], dtype=dtype)
+        return Program(builder.net(results), self.output, self.last, self.last, self.memories, self.params)
+
     @property
     def plan(self) -> Plan:
         """The plan of the net, a recurrence's operations in order; raises `InputError` if there are several
@@ -189,7 +212,7 @@ class Program(NetProgram):
         return memories[0] if isinstance(self.memory, Spec) else self._made_memory(memories)
 
     @cached_property
-    def _made_memory(self) -> Callable[[Iterable[Any]], Any]:
+    def _made_memory(self) -> Callable[[Sequence[Any]], Any]:
         """A function that builds the structure of the final memories from their arrays."""
         return rebuilder(self.memory)
 
@@ -216,6 +239,8 @@ class Program(NetProgram):
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.params, made._bound = leaves(params), {}
+        if "as_given" in vars(self):
+            vars(made)["as_given"] = made if self.as_given is self else self.as_given.with_params(params)
         return made
 
 

@@ -12,7 +12,6 @@ time, features...], with lengths or without, and Raggeds, without masks and stat
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
@@ -23,6 +22,7 @@ from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.targets import LAYOUTS, Bound, Call, Places, PreparedCall, Results
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import entry_of, put_latest
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
 from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.executables import MOST_FORMS, Executables, Form
@@ -62,16 +62,18 @@ class Executable(Generic[Kind]):
         results: the results of the engine.
         sequences: the sequences of the call, which give outputs their lengths.
         """
-        program = self.program
-        if self.is_plain:
-            return self.like(sequences, results.outputs[0], self.outputs[0]), results.final[0]
-        if not self.is_split:
-            results = program.split(results)
-        final = program.final(results.final)
-        if self.has_one_output:
-            return self.like(sequences, results.outputs[0], self.outputs[0]), final
-        pairs = zip(results.outputs, self.outputs, strict=True)
-        return rebuild(program.output, [self.like(sequences, *pair) for pair in pairs]), final
+        outputs, memories, _ = results
+        if not self.is_plain:
+            program = self.program
+            if not self.is_split:
+                outputs, memories, _ = program.split(results)
+            final = program.final(memories)
+            if not self.has_one_output:
+                pairs = zip(outputs, self.outputs, strict=True)
+                return rebuild(program.output, [self.like(sequences, *pair) for pair in pairs]), final
+        else:
+            final = memories[0]
+        return self.like(sequences, outputs[0], self.outputs[0]), final
 
     @staticmethod
     def like(sequences: Any, array: Array, shape: tuple[int, ...] | None) -> Any:
@@ -80,10 +82,10 @@ class Executable(Generic[Kind]):
         """
         if shape is not None:
             return array.reshape(shape)
-        if sequences is None:
-            return array
         if isinstance(sequences, Ragged):
             return unchecked_ragged(array, sequences.offsets)
+        if sequences is None:
+            return array
         return array.reshape(*sequences.shape[:2], *array.shape[1:])
 
     def arrays(self, initial: Any, rows: int | None = None) -> list[Array | None] | None:
@@ -149,6 +151,32 @@ class CallExecutable(Executable[Kind]):
 
 
 @dataclass(frozen=True)
+class DeviceExecutable(CallExecutable[Kind]):
+    """A prepared call on arrays of a device, of which memories stay where they are."""
+
+    def arrays(self, initial: Any, rows: int | None = None) -> list[Any] | None:
+        """Returns the argument `initial` as arrays of the device; None if they are to be checked.
+
+        rows: has no effect, as the call is prepared for its sequences alone.
+        """
+        if initial is None:
+            return self.zeros
+        arrays = leaves_as(initial, self.program.memory)
+        if arrays is None or len(arrays) != len(self.memory):
+            return None
+        fit = (
+            array.shape == shape and array.dtype == dtype
+            for array, (shape, dtype) in zip(arrays, self.memory, strict=True)
+        )
+        return arrays if all(fit) else None
+
+    @cached_property
+    def zeros(self) -> list[Array | None]:
+        """The initial memories of a call without `initial`: none, as engines of devices know zeros."""
+        return [None] * len(self.memory)
+
+
+@dataclass(frozen=True)
 class DerivedExecutable(CallExecutable[Kind]):
     """A prepared call of a graph with other numbers of steps than its sequences, as after a stride."""
 
@@ -184,29 +212,6 @@ class DerivedExecutable(CallExecutable[Kind]):
 
 class Calls(Executables[CallExecutable[Kind]]):
     """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
-
-    def run(self, call: FormedCall, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """Runs a call on prepared code, if some that fits is free; returns its program and its results.
-
-        The code was prepared for calls of these sizes alone, or for any lengths. Returns None if neither is
-        free, or if `initial` needs a conversion. Raises `IndexOutsideError` as `PreparedCall.run`.
-
-        sequences, initial: the arguments of the call.
-        """
-        form, values, places = call
-        if (taken := self.take(form)) is None:
-            taken, places = self.other(call)
-            if taken is None:
-                return None
-        executable, idle = taken
-        try:
-            memories = executable.arrays(initial, None if places is None else places[1])
-            if memories is None:
-                return None
-            results = executable.prepared.run([values, *memories], places)
-            return executable.program, executable.answer(results, sequences)
-        finally:
-            idle.append(executable)
 
     def other(
         self, call: FormedCall
@@ -362,19 +367,32 @@ class Programs(Generic[Kind]):
     def run_prepared(
         self, call: FormedCall, sequences: Any, initial: Any
     ) -> tuple[FormedCall | None, tuple[Any, Any] | None]:
-        """Runs a call if it was prepared; returns it, or None if it is never prepared, and its results or
-        None.
+        """Runs a call if code was prepared for calls of its sizes alone, or of any lengths, and is free;
+        returns it, and its results or None.
+
+        Returns None for the call, too, if an integer is outside of a parameter. The results are None also if
+        `initial` needs a conversion.
 
         sequences, initial: the arguments of the call.
         """
+        form, values, places = call
+        if (taken := self.calls.take(form)) is None:
+            taken, places = self.calls.other(call)
+            if taken is None:
+                return call, None
+        executable, idle = taken
         try:
-            done = self.calls.run(call, sequences, initial)
+            if initial is None:
+                memories = executable.zeros
+            elif (memories := executable.arrays(initial, None if places is None else places[1])) is None:
+                return call, None
+            results = executable.prepared.run([values, *memories], places)
+            self.latest = executable.program
+            return call, executable.answer(results, sequences)
         except IndexOutsideError:
             return None, None
-        if done is None:
-            return call, None
-        self.latest, results = done
-        return call, results
+        finally:
+            idle.append(executable)
 
     def for_specs(self, key: Any, make: Callable[[], Kind]) -> Kind:
         """Returns the program for the `Spec`s (features, dtypes) of inputs and statics (values that each

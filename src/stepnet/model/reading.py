@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from stepnet.compiler.targets import Bound, Call, Order
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.batch import Batch, Statics, begun_steps

@@ -1,13 +1,13 @@
 """`sampling`: symbols drawn with the probabilities of their scores, on arrays and inside a net."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import checked_integer, number
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 MOST_SYMBOLS = 256

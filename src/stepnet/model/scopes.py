@@ -5,7 +5,6 @@ whose results are the named values, on the same inputs.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from stepnet.compiler.trace.lines import refuse
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import is_integer, is_one_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES, kind_of_dtype
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.explain.document import DocumentTable, TitledSection

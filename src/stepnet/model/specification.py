@@ -5,7 +5,6 @@ bytes_between      the memory that it takes between its parts
 digest_of          what identifies the function that it computes
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from math import ceil
 
@@ -17,6 +16,7 @@ from stepnet.compiler.net.types import is_pairs
 from stepnet.compiler.net.windows import most_per_step
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.library import ArrayArgument, CallSpecification
+from stepnet.compiler.values.hashing import blake2b
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.model.program import Program
 
@@ -88,7 +88,7 @@ def digest_of(schedules: Iterable[Schedule], params: Iterable[Array]) -> str:
 
 def bits_of(array: Array) -> str:
     """Returns a digest of the bytes of an array, to tell models with other parameters apart."""
-    return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
+    return blake2b(array.tobytes(), digest_size=16).hexdigest()
 
 
 def bytes_between(schedule: Schedule) -> list[tuple[int, int]]:

@@ -9,7 +9,6 @@ conversion may round a weight once.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +21,7 @@ from stepnet.compiler.targets import AUTO, REFERENCE
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError, LayoutError, named
 from stepnet.layout.options import option

@@ -7,7 +7,7 @@ recurrence inside the step become values of the step.
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from types import CodeType, FrameType
 from typing import Any, cast
@@ -17,6 +17,7 @@ from stepnet.compiler.net.types import is_static_extent
 from stepnet.compiler.trace.lines import code_of, is_users, user_frame
 from stepnet.compiler.trace.step import Step
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves
 from stepnet.model.declared import Declared
 

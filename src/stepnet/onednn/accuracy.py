@@ -1,8 +1,8 @@
 """Error of a recurrence in low precision, relative to the same recurrence in float32."""
 
-from dataclasses import dataclass
-
 import numpy as np
+
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

@@ -1,7 +1,6 @@
 """Cache of the layers that operators make from their arguments, and statistics of all caches."""
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +12,7 @@ from stepnet.compiler.targets.onednn.primitives import PACKED
 from stepnet.compiler.targets.onednn.run import RUNS
 from stepnet.compiler.targets.onednn.training import WIDENED
 from stepnet.compiler.values.dtypes import same_bits
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 SETS = 4

@@ -1,13 +1,13 @@
 """Conversion of weights in any layout to oneDNN's layout, and of their gradients back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ConversionError
 from stepnet.layout import registry
 from stepnet.layout.convert import RangeError, convert, first_fitting

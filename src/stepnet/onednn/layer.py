@@ -1,7 +1,7 @@
 """A recurrent layer on oneDNN, or on the engine llvm if oneDNN lacks its cell or activations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +16,7 @@ from stepnet.compiler.targets.onednn.run import run_recurrence
 from stepnet.compiler.targets.onednn.training import Training
 from stepnet.compiler.values.arguments import choice, flag, instance, mapping
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, RefusedError
 from stepnet.layout import registry
 from stepnet.layout.arguments import as_arrays, one_dtype

@@ -1,12 +1,12 @@
 """Pullback of a run: the function from cotangents of its results to gradients of its arguments."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets.onednn.training import Tape
 from stepnet.compiler.values.arguments import mapping
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.onednn.conversion import LayerWeights
 from stepnet.onednn.sequences import Arguments, state

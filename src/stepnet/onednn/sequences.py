@@ -1,7 +1,6 @@
 """Checked arguments of a layer's call: sequences as one contiguous array, memories, and attention."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.onednn.padding import Padding, padding_of
 from stepnet.compiler.values.arguments import array_of, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, named
 from stepnet.ragged import Ragged
 from stepnet.ragged.positions import Positions

@@ -3,20 +3,22 @@
 from typing import TYPE_CHECKING
 
 from stepnet.compiler.values.fork_guard import imported_late
-from stepnet.onnx.loading import load
-from stepnet.onnx.saving import save
+from stepnet.onnx.kept import load
 
 if TYPE_CHECKING:
     from stepnet.onnx.backend import Backend, Prepared
+    from stepnet.onnx.saving import save
 
 __all__ = ["Backend", "Prepared", "load", "save"]
 
 
+HOMES = {"Backend": "backend", "Prepared": "backend", "save": "saving"}
+"""The modules of names that are imported at their first use: `load` does not need what they import."""
+
+
 def __getattr__(name: str) -> object:
-    """Returns `Backend` or `Prepared`, imported at the first access, since only they need the package onnx;
-    raises `AttributeError` for any other name.
-    """
-    return imported_late(__name__, name, "backend" if name in ("Backend", "Prepared") else None)
+    """Returns one of `HOMES`, imported at the first access; raises `AttributeError` for any other name."""
+    return imported_late(__name__, name, HOMES.get(name))
 
 
 def __dir__() -> list[str]:

@@ -1,11 +1,12 @@
 """A node of an ONNX model with its operands: the argument of the rules of operators."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed
 

@@ -11,7 +11,7 @@ windows themselves are written (`windows.py`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.net.windows import Lengths, Window, derived_axis, split
+from stepnet.compiler.values.records import dataclass
 from stepnet.onnx.operators import Rule, WrittenOperation
 from stepnet.onnx.scope import OnnxValue
 

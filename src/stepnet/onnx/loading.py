@@ -32,7 +32,6 @@ from stepnet.model.graph.array_model import (
     check_names,
     first_fitting,
     graph_of,
-    is_any,
     with_axes,
 )
 from stepnet.model.graph.graph import Graph
@@ -57,34 +56,14 @@ MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Tra
 """The operators through which lengths and step numbers may pass before they are compared."""
 
 
-def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str | None = None) -> Graph:
-    """Loads the model in an .onnx file as a `Graph`, which runs over sequences without padding.
+def read(path: str | Path, contents: bytes | None, axes: Mapping[str, str], any_steps: bool) -> Graph:
+    """Reads the model in an .onnx file as a graph, as `stepnet.onnx.load` does, which has these errors.
 
-    Args:
-        path: The file. Weights in files beside it are read too.
-        axes: The meaning of the first axes of inputs, by name, where the recurrences and convolutions that
-            read an input do not determine it: "NT" for [batch, time, ...], "TN" for [time, batch, ...], "N_T"
-            for [batch, features, time], "N" for one value per sequence, "_N" for [layers, batch, ...].
-            Further axes, and axes called "_", are features. "lengths" marks the lengths of the sequences;
-            mostly recurrences and masks of steps determine these.
-        steps: "any" to state that no number in the file depends on the number of steps, where the file fixes
-            that; see `stepnet.load`.
-
-    Returns:
-        The graph. A single input of sequences is passed as it is, and several as a dict by name; inputs
-        without steps are `statics`. The input `sequence_lens` is `lengths=` of a call. Outputs are those of
-        the model, without padding, by name if there are several. Their features are ONNX's axes other than
-        sequences and steps, in order.
-
-    Raises:
-        FileError: For a file that is damaged or not an ONNX model.
-        ModelError: For an operator that is not supported, with its node, and for one that mixes sequences or
-            depends on the padding.
-        InputError: For axes that do not fit.
+    contents: those of the file, if they were read before. axes: the meaning of the first axes of inputs, by
+    name. any_steps: whether no number in the file depends on the number of steps that it states.
     """
-    any_steps = is_any(steps)
-    proto, store = opened(path)
-    return loaded(proto, store, str(path), axes or {}, {}, any_steps)
+    proto, store = opened(path, contents)
+    return loaded(proto, store, str(path), axes, {}, any_steps)
 
 
 def loaded(

@@ -10,12 +10,12 @@ are from then on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise
 from stepnet.importers.axes import AxesError, Axis, is_steps, text_of

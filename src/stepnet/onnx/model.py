@@ -1,13 +1,14 @@
 """Runs an ONNX model as a function of sequences, which `sn.Graph` traces."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.axes import BATCH, extent_of, time_of
 from stepnet.importers.counts import with_counts

@@ -10,11 +10,11 @@ of `importers`, which know no format.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers import padding, pointwise, reductions
 from stepnet.importers.axes import features_of, symbols_in

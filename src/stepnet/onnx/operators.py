@@ -1,13 +1,14 @@
 """Writes the operations of nets as ONNX's operators: a table with one row per operation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import Type
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.onnx.scope import OnnxValue, Scope
 

@@ -8,10 +8,11 @@ A net computes each sequence by itself, so that only the name of an axis changes
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers import shaping
 from stepnet.importers.axes import Axes, AxesError, is_rows, text_of

@@ -8,12 +8,13 @@ onnxruntime takes one range for all sequences of a batch and their padding, so i
 For a batch of one sequence they are those of stepnet.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise
 from stepnet.importers.convolving import convolve

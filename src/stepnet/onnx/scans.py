@@ -1,13 +1,14 @@
 """Reads Scan as a recurrence of a graph, and has what a Loop over the steps of sequences needs too."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from stepnet.compiler.net.types import ROWS, is_pairs, whole_axis
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.dtypes import computed
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.axes import BATCH, TIME, AxesError, Axis, is_steps, is_time, text_of
 from stepnet.importers.facts import UNKNOWN, StateInPadding

@@ -2,13 +2,14 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.types import CONST, STEPS, Extent, Type
 from stepnet.compiler.net.windows import Lengths, split
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.layout.files.onnx.drawing import GraphBuilder
 from stepnet.layout.files.onnx.tensor import Proto

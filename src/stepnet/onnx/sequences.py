@@ -12,8 +12,8 @@ A list that gets one entry per step of a Loop becomes a value per step. No other
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.axes import ONE, text_of
 from stepnet.importers.placed import Placed, Unusable

@@ -1,12 +1,12 @@
 """Operation of a program with its operands: the argument of the rules of operators."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.paddle.program import PaddleOperation

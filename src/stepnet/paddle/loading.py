@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
+from stepnet.compiler.values.arguments import is_any
 from stepnet.errors import ModelError
 from stepnet.importers.axes import FEATURE
 from stepnet.layout.files.paddle import parameters, pir, protobuf
@@ -18,7 +19,6 @@ from stepnet.model.graph.array_model import (
     check_names,
     first_fitting,
     graph_of,
-    is_any,
     with_axes,
 )
 from stepnet.model.graph.graph import Graph

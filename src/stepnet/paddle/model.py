@@ -1,11 +1,12 @@
 """Runs a program of PaddlePaddle as a function of sequences, which `sn.Graph` traces."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.convolving import ZerosAround, with_zeros
 from stepnet.importers.padding import as_list

@@ -1,12 +1,13 @@
 """Computes Paddle's recurrent operators: rnn over padded arrays; gru, lstm and variants over ragged ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.axes import AxesError, axis_names
 from stepnet.importers.placed import Placed, constant

@@ -1,11 +1,11 @@
 """Step functions of Paddle's operators gru and lstm, whose inputs are projected already."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.importers.pointwise import OPERATORS
 
 NAMES = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity": "linear"}

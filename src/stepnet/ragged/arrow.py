@@ -116,7 +116,7 @@ def parts_of(array: Any, first: int = 0) -> ValuesAndOffsets:
         if offsets:
             _refuse_null(array, offsets, (), first)
         empty = array.is_null() if array.null_count else None
-        level = array.offsets.to_numpy().astype(np.int64) if len(array) else np.zeros(1, np.int64)
+        level = np.from_dlpack(array.offsets).astype(np.int64) if len(array) else np.zeros(1, np.int64)
         array = array.values.slice(int(level[0]), int(level[-1] - level[0]))
         level -= level[0]
         if empty is not None:
@@ -132,8 +132,9 @@ def parts_of(array: Any, first: int = 0) -> ValuesAndOffsets:
     if isinstance(array, pyarrow.DictionaryArray):
         array = array.dictionary_decode()
     _refuse_null(array, offsets, features, first)
-    # Arrow stores booleans as bits; only these are copied.
-    values = array.to_numpy(zero_copy_only=not pyarrow.types.is_boolean(array.type))
+    # Arrow stores booleans as bits; only these are copied. For `to_numpy` pyarrow imports pandas.
+    is_bits = pyarrow.types.is_boolean(array.type)
+    values: Array = array.to_numpy(zero_copy_only=False) if is_bits else np.from_dlpack(array)
     return values.reshape(total, *features), tuple(offsets)
 
 
@@ -148,7 +149,20 @@ def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
     if not lengths[empty].any():
         return entries, level
     lengths[empty] = 0
-    return entries.take(pyarrow_module().array(positions_of(level[:-1], lengths))), offsets_of(lengths)
+    return entries.take(numbers(positions_of(level[:-1], lengths))), offsets_of(lengths)
+
+
+def numbers(values: Array) -> Any:
+    """Returns an Arrow array of an array's numbers in order, which shares its memory if that is in order.
+
+    `pyarrow.array` gives the same, but imports pandas, where it is installed, to ask whether the array is
+    its own.
+    """
+    pyarrow, flat = pyarrow_module(), np.ascontiguousarray(values.reshape(-1))
+    if flat.dtype.kind not in "fiu" or not (flat.dtype.isnative and flat.flags.aligned):
+        return pyarrow.array(flat)
+    kind = pyarrow.from_numpy_dtype(flat.dtype)
+    return pyarrow.Array.from_buffers(kind, len(flat), [None, pyarrow.py_buffer(flat)])
 
 
 def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = None) -> Any:
@@ -158,7 +172,7 @@ def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = Non
     """
     pyarrow = pyarrow_module()
     try:
-        array = pyarrow.array(values.reshape(-1))
+        array = numbers(values)
     except (pyarrow.ArrowNotImplementedError, pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise InputError(
             f"Arrow has no {values.dtype}; convert the values first, with_values(...)"
@@ -170,9 +184,9 @@ def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = Non
         large = [level[-1] > np.iinfo(np.int32).max for level in offsets]
     for level, wide in zip(reversed(offsets), reversed(large), strict=True):
         if wide:
-            array = pyarrow.LargeListArray.from_arrays(pyarrow.array(level), array)
+            array = pyarrow.LargeListArray.from_arrays(numbers(level), array)
         else:
-            array = pyarrow.ListArray.from_arrays(pyarrow.array(level.astype(np.int32)), array)
+            array = pyarrow.ListArray.from_arrays(numbers(level.astype(np.int32)), array)
     return array
 
 

@@ -9,12 +9,13 @@ at these positions.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Self
 
 import numpy as np
 
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import Array, offsets_of, positions_of
 
 LARGEST_KEY = 2**16

@@ -5,11 +5,11 @@ Tensors are detached, so gradients do not flow through, and moved to the CPU.
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from stepnet.compiler.values.arguments import flag
+from stepnet.compiler.values.dtypes import BFLOAT16
 from stepnet.compiler.values.entry_points import imported
 from stepnet.errors import InputError, pip_command
 from stepnet.ragged.offsets import Array, ValuesAndOffsets, offsets_of, positions_of
@@ -125,7 +125,7 @@ def _to_numpy(tensor: Any) -> Array:
     """Converts a tensor to an array, which shares the tensor's memory if that is on the CPU."""
     tensor = tensor.detach().cpu()
     if str(tensor.dtype) == "torch.bfloat16":
-        return tensor.view(_torch().int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.view(_torch().int16).numpy().view(BFLOAT16)
     return tensor.numpy()
 
 
@@ -137,7 +137,7 @@ def _to_tensor(torch: Any, values: Array) -> Any:
     values = np.require(values, requirements=["C", "W"])
     # In NumPy an axis of length 1 may have any stride, in torch not: reshaping makes it contiguous.
     values = values.reshape(1, *values.shape)[0]
-    if values.dtype == ml_dtypes.bfloat16:
+    if values.dtype == BFLOAT16:
         return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
     try:
         return torch.from_numpy(values)

@@ -1,10 +1,10 @@
 """`accelerate`: makes stepnet run the recurrences of a PyTorch model, in place."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.compiler.targets import Order, checked_engine
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND

@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from stepnet.compiler.trace.advice import INSTEAD
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import refuse
 from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError, StepnetError
 from stepnet.importers.aten.graph import (
     ARGUMENT,

@@ -13,12 +13,12 @@ from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.once import entry_of
+from stepnet.compiler.values.once import computed_once, entry_of
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.differentiable import FixedNet, ModelNet, Passes
 from stepnet.model.model import Model
-from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import HALVES, Array, array_of, carried, in_dtypes, tensor_of
@@ -79,6 +79,7 @@ class DifferentiableLayers:
         statics: list[Any] | None = None,
         checkpoint: Checkpoint = None,
         engine: Asked = "auto",
+        saved: str | None = None,
     ) -> list[Any]:
         """Runs the net on tensors and returns its outputs, laid out as `data`, followed by the last memories.
 
@@ -86,20 +87,32 @@ class DifferentiableLayers:
             sequences in `data`, the inputs of all steps. memories: empty for zeros. parameters: the weights.
         statics: values that are the same at all steps.
         checkpoint: the number of steps between memories saved for gradients; None saves those of all steps.
-        engine: an engine, or several in order of preference.
+        engine: an engine, or several in order of preference. saved: the dtype in which values for gradients
+            alone are stored; None for their own.
         """
         if checkpoint is not None:
             checkpoint = checked_checkpoint(checkpoint)
-        static_tensors, memories = statics or [], self.carried(memories)
+        static_tensors, is_on_host = statics or [], place_on(data.device, engine) is ON_HOST
+        if not is_on_host and (given := self.as_given) is not self:
+            return given(module, place, data, memories, parameters, statics, checkpoint, engine)
+        memories = self.carried(memories)
         every = [data, *memories, *static_tensors, *parameters]
-        if place_on(data.device, engine) is ON_HOST and not is_differentiated(every):
+        if is_on_host and not is_differentiated(every):
             if (bound := module.__dict__.get(BOUND)) is None:
                 bound = module.__dict__.setdefault(BOUND, BoundModule())
             return bound(self, place, data, memories, parameters, static_tensors, engine)
         inputs = [data, *(memories or [None] * self.net.memories), *static_tensors, *parameters]
         positions, flat = self.positions(place, inputs), self.flat(place, inputs)
-        results = run_tensors(self.net, positions, flat, engine, checkpoint)
+        results = run_tensors(self.net.saving(checked_saved(saved)), positions, flat, engine, checkpoint)
         return self.rounded(self.laid_out(results, place, data))
+
+    @computed_once
+    def as_given(self) -> "DifferentiableLayers":
+        """The layers whose net takes and gives memories in the dtypes of a call, as loops on a GPU read and
+        write them; itself if steps carry no other ones.
+        """
+        net = self.net.as_given
+        return self if net is self.net else DifferentiableLayers(net)
 
     def carried(self, memories: list[Any]) -> list[Any]:
         """Returns initial memories in the dtypes in which the net takes them: float32 for a module in half

@@ -7,10 +7,11 @@ asks them for the shapes of results.
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError
 from stepnet.importers.aten.cells import memory_of
 from stepnet.importers.aten.module_sequences import NO_STEPS

@@ -5,9 +5,9 @@ The measurements are of one direction and of sequences of equal length; where le
 directions run, cuDNN launches kernels for every step.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from stepnet.compiler.targets import checked_engine
 from stepnet.importers.aten.cells import CellSizes
-from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cudnn import reason_for_cudnn
@@ -48,26 +48,36 @@ class LayerForward:
 
     checkpoint: the number of steps between the states that are saved for gradients; None saves all values.
     engine: the engine that runs the module, or several in order of preference.
+    saved: the dtype in which values for gradients alone are stored; None for their own.
     qconfig: PyTorch's setting for quantization, which raises an error if it is to quantize the module.
     """
 
     checkpoint: Checkpoint = None
     engine: Asked = "auto"
+    saved: str | None = None
     qconfig = Qconfig()
     __prepare_scriptable__ = refuse_script
     _call_impl = called
 
     def __init__(
-        self, *args: Any, checkpoint: Checkpoint = None, engine: Asked = "auto", **kwargs: Any
+        self,
+        *args: Any,
+        checkpoint: Checkpoint = None,
+        engine: Asked = "auto",
+        saved: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Creates the module as torch.nn does. checkpoint: the number of steps between states saved for
-        gradients; None saves all. engine: an engine, or several in order of preference.
+        gradients; None saves all. engine: an engine, or several in order of preference. saved: the dtype in
+        which values for gradients alone are stored; None for their own.
         """
         super().__init__(*args, **kwargs)
         if checked_checkpoint(checkpoint) is not None:
             self.checkpoint = checkpoint
         if (order := checked_engine(engine)) != "auto":
             self.engine = order
+        if checked_saved(saved) is not None:
+            self.saved = saved
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """Runs the module on sequences `input` from states `hx`; returns the outputs and the last states.
@@ -83,7 +93,7 @@ class LayerForward:
         device: Any = data_of(input).device
         if device.type == HOST:
             return run(self, theirs, input, hx, graph)
-        dtype = dtype_of_run(device, self.weight_hh_l0.dtype)
+        dtype = dtype_of_run(self.mode, device, self.weight_hh_l0.dtype, data_of(input).dtype)
         reason = reason_for_cudnn(self, dtype, isinstance(input, PackedSequence) or input.is_nested)
         if graph and not reason and dtype in DTYPES:
             reason = reason_in_graph(self, sizes_of(self, dtype).key, device)
@@ -135,7 +145,8 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
         value, states = value.unsqueeze(axis), [state.unsqueeze(1) for state in states]
     sequences = ModuleSequences.of(value, module.batch_first)
     check(module, sequences, states, graph)
-    dtype = dtype_of_run(sequences.data.device, weights[0].dtype)
+    of_states = [sequences.data, *states][-1].dtype
+    dtype = dtype_of_run(module.mode, sequences.data.device, weights[0].dtype, of_states)
     data, *states = as_cast(dtype, sequences.data, *states)
     weights = list(as_cast(dtype, *weights))
     check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
@@ -269,7 +280,7 @@ def run_one(
     memories = [
         tensor for layer in zip(*(state.unbind(0) for state in states), strict=True) for tensor in layer
     ]
-    how = module.checkpoint, module.engine
+    how = module.checkpoint, module.engine, module.saved
     if graph:
         results = in_graph(sizes.key, positions, data, memories, [], tensors, 1, *how)
     else:
@@ -289,14 +300,16 @@ class GRU(LayerForward, torch.nn.GRU):
     Gradients are of any order, in reverse and in forward mode, and the transforms of torch.func apply.
     Dropout between layers is PyTorch's own, and draws the same numbers. On a GPU the engine "cuda" runs, and
     torch.nn's own forward where cuDNN is known to be as fast or the engine refuses the layer, which `repr`
-    then says; on other devices torch.nn's runs. Under autocast it runs in the dtype of the parameters on the
-    CPU, and on a GPU in that of autocast, as torch.nn's. In graphs of torch.compile (with
-    `torch._dynamo.config.allow_rnn`) and torch.export it is one operator, with first derivatives.
+    then says; on other devices torch.nn's runs. Under autocast results have the dtypes of torch.nn's: that
+    of autocast, and on the CPU, where a GRU keeps the dtype of its states, that of these. In graphs of
+    torch.compile (with `torch._dynamo.config.allow_rnn`) and torch.export it is one operator, with first
+    derivatives.
 
-    Two arguments are added, and are attributes that may be set. `checkpoint=k` keeps for gradients the states
-    ahead of every k steps alone, and runs those k steps again when their gradients are made; "sqrt" is the
-    root of the most steps. Gradients of gradients keep everything. `engine=` is an engine, or several in
-    order of preference, as for a call of `stepnet.RNN`.
+    Three arguments are added, and are attributes that may be set. `checkpoint=k` keeps for gradients the
+    states ahead of every k steps alone, and runs those k steps again when their gradients are made; "sqrt" is
+    the root of the most steps. Gradients of gradients keep everything. `engine=` is an engine, or several in
+    order of preference, as for a call of `stepnet.RNN`. `saved="bfloat16"` stores what gradients alone read
+    in half the memory, as `stepnet.vjp` does.
 
     Raises:
         InputError: For other dtypes, and for an engine that is not known. Errors of shapes are PyTorch's own.

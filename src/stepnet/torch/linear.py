@@ -44,6 +44,7 @@ from stepnet.torch.sequences import (
     as_cast,
     check_tensors,
     dense_positions,
+    dtype_of_run,
     is_autocast,
     tensors_named,
     text_of_engine,
@@ -135,9 +136,9 @@ def run_linear(layer: Any, value: Any) -> Any:
         check(layer, names, tensors, value)
         if packed is None or not packed.fits(layer, value, tensors):
             packed = layer.__dict__[BOUND] = PackedLinear(layer, tensors)
-    if torch.is_grad_enabled() and wanted_of([value, *tensors]):
-        return WithoutGradient.apply(packed, value, *tensors)
-    return packed(value)
+    is_wanted = torch.is_grad_enabled() and wanted_of([value, *tensors])
+    made = WithoutGradient.apply(packed, value, *tensors) if is_wanted else packed(value)
+    return made.to(dtype_of_run("Linear", made.device, made.dtype, made.dtype))
 
 
 def has_numbers(value: Any, weight: Any) -> bool:

@@ -6,11 +6,11 @@ Rows (the sequences) are sorted by length, the longest first, so that those stil
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.ragged.positions import Positions
 from stepnet.torch.pytorch import pytorch

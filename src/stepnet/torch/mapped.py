@@ -9,7 +9,7 @@ run of each entry, for its backward pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import product, repeat
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.differentiable import DifferentiableNet, Passes
 from stepnet.model.pieces import Checkpoint
 from stepnet.ragged.positions import Positions

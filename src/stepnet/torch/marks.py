@@ -8,10 +8,11 @@ Other changes that PyTorch does not count, as through `.data`, have no mark.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from stepnet.compiler.trace.reads import Latest, Reads
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.arguments import advised
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, rebuild, transform
 from stepnet.errors import InputError, ModelError, StepError
 from stepnet.importers.aten.replay import GraphReplay, NoValue

@@ -60,6 +60,10 @@ NO_CHECKPOINT = (
     "inside torch.compile and torch.export, recurrences cannot use checkpoint=, as the memory that "
     "it takes depends on the lengths: run the module outside the graph, or set its checkpoint to None"
 )
+NO_SAVED = (
+    "inside torch.compile and torch.export, recurrences cannot use saved=: run the module outside the graph, "
+    "or set its saved to None"
+)
 TAGS = tuple(filter(None, [getattr(torch.Tag, "cudagraph_unsafe", None)]))
 """PyTorch's marks of the operators: its compiler leaves them out of CUDA graphs, as a call may copy positions
 to the GPU. Older versions of PyTorch have no such mark.
@@ -93,6 +97,7 @@ def in_graph(
     outputs: int,
     checkpoint: Checkpoint = None,
     engine: Asked = "auto",
+    saved: str | None = None,
 ) -> list[Any]:
     """Adds PyTorch's operator for a recurrence to the graph that torch.compile or torch.export makes.
 
@@ -105,7 +110,10 @@ def in_graph(
     checkpoint: the module's number of steps between memories saved for gradients. Raises `InputError` if
         there is one: the values that it saves would have no fixed shapes.
     engine: an engine, or several in order of preference, which the graph keeps.
+    saved: the module's dtype of values for gradients alone. Raises `InputError` if there is one.
     """
+    if saved is not None:
+        raise InputError(NO_SAVED)
     is_half = any(tensor.dtype in HALVES for tensor in (data, *parameters))
     inputs = [data, *(carried(memories) if is_half else memories), *statics, *parameters]
     results = operator_results(key, place, inputs, checkpoint, engine)
@@ -145,6 +153,8 @@ def reason_in_graph(module: Any, key: str, device: Any) -> str:
         return ""
     if module.checkpoint is not None:
         return NO_CHECKPOINT
+    if module.saved is not None:
+        return NO_SAVED
     return refusal(key, device.type, device.index or 0, torch.is_grad_enabled())
 
 

@@ -8,13 +8,13 @@ On a GPU work goes to PyTorch's current stream, in the order in which it is give
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets import AddressEngine, checked_engine, engine_at
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, RefusedError
 from stepnet.model.differentiable import DifferentiableNet, Passes
 from stepnet.model.pieces import Checkpoint

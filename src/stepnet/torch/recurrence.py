@@ -2,7 +2,7 @@
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -21,12 +21,13 @@ from stepnet.compiler.values.structure import (
     transform,
 )
 from stepnet.errors import InputError
-from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
+from stepnet.torch.arrays import in_dtypes
 from stepnet.torch.bound import BOUND, DifferentiableLayers
 from stepnet.torch.decompositions import scan
-from stepnet.torch.keys import registered
+from stepnet.torch.keys import MODULES, registered
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.meta import parameters_with_numbers, with_numbers
 from stepnet.torch.operator import in_graph, reason_in_graph
@@ -36,6 +37,7 @@ from stepnet.torch.reads import check_others, reads_of
 from stepnet.torch.recording import (
     called,
     check_no_proxy,
+    constant_in_graphs,
     is_recorded,
     refuse_script,
     run_pre_hooks,
@@ -43,6 +45,7 @@ from stepnet.torch.recording import (
 )
 from stepnet.torch.sequences import (
     DTYPES,
+    HOST,
     LENGTHS,
     MASKS,
     REFUSED,
@@ -74,7 +77,7 @@ MEANT = {
         "torch.where(mask, new, old)",
     ),
     **dict.fromkeys(
-        ("batch_first", "reverse", "checkpoint", "engine"), "it is an argument of Recurrence(...)"
+        ("batch_first", "reverse", "checkpoint", "engine", "saved"), "it is an argument of Recurrence(...)"
     ),
 }
 """Advice for arguments that calls of other modules have, by their names."""
@@ -82,6 +85,8 @@ dispatch: Any = pytorch("torch.utils._python_dispatch")
 functorch: Any = pytorch("torch._functorch.pyfunctorch")
 RUNNABLE = "_runnable"
 """Attribute in which a module keeps its compiled steps, by what each was traced for."""
+LOWERED = "_lowered"
+"""Attribute in which a module keeps the dtypes of its step's results under autocast."""
 
 
 class Recurrence(torch.nn.Module):
@@ -103,6 +108,7 @@ class Recurrence(torch.nn.Module):
         reverse: Whether each sequence runs from its last step.
         checkpoint: What is kept for gradients, as of `GRU`; an attribute that may be set.
         engine: An engine, or several in order of preference, as of `GRU`; an attribute that may be set.
+        saved: The dtype of values for gradients alone, as of `GRU`; an attribute that may be set.
 
     Raises:
         InputError: For what is no step, for an engine that is not known, and for a tensor that the step uses
@@ -133,6 +139,7 @@ class Recurrence(torch.nn.Module):
         reverse: bool = False,
         checkpoint: Checkpoint = None,
         engine: Asked = "auto",
+        saved: str | None = None,
     ) -> None:
         """Traces a step to check it, registers its parameters with the module, and compiles it. The arguments
         are those of the class.
@@ -140,6 +147,7 @@ class Recurrence(torch.nn.Module):
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint, self.engine = checked_checkpoint(checkpoint), checked_engine(engine)
+        self.saved = checked_saved(saved)
         known, known_statics = transform(with_numbers, (example, statics))
         with parameters_with_numbers(step):
             trace(step, known, statics=known_statics, reverse=reverse)  # raises errors about the step
@@ -192,7 +200,9 @@ class Recurrence(torch.nn.Module):
                 [tensor.unsqueeze(0) for tensor in group] for group in (states, static_tensors)
             )
         sequences = ModuleSequences.of(value, self.batch_first)
+        lowered: tuple[str, ...] = ()
         if is_autocast(sequences.data.device):
+            lowered = self.dtypes_in_autocast(sequences.data, states, static_tensors)
             sequences = sequences._replace(data=self.in_own_dtype(sequences.data))
             states, static_tensors = (
                 [self.in_own_dtype(tensor) for tensor in group] for group in (states, static_tensors)
@@ -206,6 +216,8 @@ class Recurrence(torch.nn.Module):
                 for group in (states, static_tensors)
             )
         results = self.results(sequences, states, static_tensors, graph)
+        if lowered:
+            results = in_dtypes(results, lowered)
         count = len(results) - len(leaves(memory))
         outputs, last = results[:count], results[count:]
         if sequences.back is not None:
@@ -214,6 +226,45 @@ class Recurrence(torch.nn.Module):
         if alone:
             formed, last = [tensor.squeeze(axis) for tensor in formed], [tensor.squeeze(0) for tensor in last]
         return rebuild(self._output, formed), rebuild(memory, last)
+
+    def dtypes_in_autocast(self, data: Any, states: list[Any], statics: list[Any]) -> tuple[str, ...]:
+        """Returns the names of the dtypes that the step's outputs and states have under the present autocast,
+        by PyTorch's own rules, for sequences `data` in the dtypes that they are given in.
+        """
+        device, given = data.device, (data, *states, *statics)
+        dtypes = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in given)
+        lower = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
+        if "_name" not in self.__dict__:  # it never was on a device that the engine takes
+            return ()
+        return dtypes_of_step(self._name, device.type, device.index, lower, dtypes, self.training)
+
+    def stepped(self, device: Any, dtypes: Sequence[Any]) -> list[Any]:
+        """Runs two steps by PyTorch's operations on zeros, after which the dtypes of states have settled;
+        returns the outputs, then the states.
+
+        device: theirs. dtypes: of the sequences, the states if given, and the statics.
+        """
+        x, memory, statics = self._example
+        count, others = len(leaves(memory)), leaves(statics)
+        of_states = dtypes[1 : len(dtypes) - len(others)]
+        own = {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
+
+        def zeros(like: Any, dtype: Any) -> Any:
+            """Makes zeros of the shape of a tensor of the example."""
+            return torch.zeros(like.shape, dtype=dtype, device=device)
+
+        floats = [dtypes[0] if dtypes[0].is_floating_point else None] * count
+        kinds = [
+            given or like.dtype if like.is_floating_point() else like.dtype
+            for like, given in zip(leaves(memory), of_states or floats, strict=True)
+        ]
+        states = rebuild(memory, [*map(zeros, leaves(memory), kinds)])
+        still = rebuild(statics, [*map(zeros, others, dtypes[len(dtypes) - len(others) :])])
+        further = {} if statics is None else {"statics": still}
+        index, step, outputs = torch.zeros(len(x), dtype=torch.int64, device=device), self.step_on(own), []
+        for _ in range(2):
+            outputs, states = step(zeros(x, dtypes[0]), states, index, **further)
+        return [*leaves(outputs), *leaves(arranged(states, memory))]
 
     def results(
         self, sequences: ModuleSequences, states: list[Any], statics: list[Any], graph: bool = False
@@ -230,7 +281,7 @@ class Recurrence(torch.nn.Module):
         key = f"{self._name}:{'train' if self.training else 'eval'}"
         if graph and self.engine == "auto" and reason_in_graph(self, key, sequences.data.device):
             return self.looped(sequences, states, statics)
-        tensors, how = list(self.tensors.values()), (self.checkpoint, self.engine)
+        tensors, how = list(self.tensors.values()), (self.checkpoint, self.engine, self.saved)
         if not graph:
             if has_own_functions([sequences.data, *states, *statics, *tensors]):
                 return self.looped(sequences, states, statics)
@@ -461,13 +512,41 @@ class Recurrence(torch.nn.Module):
         return {
             name: value
             for name, value in self.__dict__.items()
-            if name not in (BOUND, RUNNABLE, REFUSED, "_name")
+            if name not in (BOUND, RUNNABLE, REFUSED, LOWERED, "_name")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restores a copy or a pickled module; it gets a new name in graphs."""
         super().__setstate__(state)  # type: ignore[misc]
         self.prepare()
+
+
+@constant_in_graphs
+def dtypes_of_step(
+    name: str, device: str, number: int | None, lower: str, dtypes: tuple[str, ...], training: bool
+) -> tuple[str, ...]:
+    """Returns the names of the dtypes that the outputs and states of a `Recurrence` have under autocast.
+
+    name: of the module, by which graphs find it. device, number: the type and the number of the device.
+    lower: the dtype of autocast. dtypes: those of the sequences, the states if given, and the statics.
+    """
+    module: Recurrence = MODULES[name]
+    known: dict[Any, tuple[str, ...]] = module.__dict__.setdefault(LOWERED, {})
+    key = device, lower, dtypes, training
+    if key not in known:
+        where = torch.device(device, number) if number is not None else torch.device(device)
+        plain = functorch.temporarily_clear_interpreter_stack
+        with (
+            dispatch._disable_current_modes(),
+            plain(),
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[] if device == HOST else [where]),
+            torch.autocast(device, getattr(torch, lower)),
+            module.in_mode(training),
+        ):
+            made = module.stepped(where, [getattr(torch, each) for each in dtypes])
+        known[key] = tuple(str(tensor.dtype).removeprefix("torch.") for tensor in made)
+    return known[key]
 
 
 def in_dtype_of(parameters: Iterable[Any], tensor: Any) -> Any:

@@ -19,7 +19,7 @@ from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError
 from stepnet.model.differentiable import ModelNets
-from stepnet.model.pieces import Checkpoint, checked_checkpoint
+from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.torch.arrays import HALVES, array_of, in_dtypes
@@ -87,6 +87,7 @@ class Scan(torch.nn.Module):
             statics or lengths that only fit with the axes exchanged are refused.
         checkpoint: What is kept for gradients, as of `GRU`; an attribute that may be set.
         engine: An engine, or several in order of preference, as of `GRU`; an attribute that may be set.
+        saved: The dtype of values for gradients alone, as of `GRU`; an attribute that may be set.
 
     Raises:
         InputError: For what is no `RNN`, for one with `until=`, for an engine that is not known, and for
@@ -112,6 +113,7 @@ class Scan(torch.nn.Module):
         batch_first: bool = True,
         checkpoint: Checkpoint = None,
         engine: Asked = "auto",
+        saved: str | None = None,
     ) -> None:
         """Checks the arguments of a module that runs the recurrence `rnn`, and copies the recurrence's
         parameters to parameters of the module.
@@ -127,7 +129,7 @@ class Scan(torch.nn.Module):
                 "a Scan cannot run a recurrence with until=, whose number of steps depends on values"
             )
         self._rnn, self.checkpoint, self.engine = rnn, checked_checkpoint(checkpoint), checked_engine(engine)
-        self.batch_first = flag(batch_first, "batch_first")
+        self.batch_first, self.saved = flag(batch_first, "batch_first"), checked_saved(saved)
         self._name = registered(self)
         self.params = parameters_of(rnn.params)
 
@@ -155,7 +157,8 @@ class Scan(torch.nn.Module):
         check_no_proxy(unknown)
         if unknown:
             raise unknown_argument("a call of a Scan", Scan.forward, unknown, MEANT)
-        is_in_graph = makes_graph() and not stepnet_traces() and self.checkpoint is None
+        whole = self.checkpoint is None and self.saved is None
+        is_in_graph = makes_graph() and not stepnet_traces() and whole
         if is_in_graph and has_plain_tensors(x, initial, statics, self.engine):
             return run_in_graph(self, self._name, x, initial, statics, lengths)
         return untraced(Scan.run_call)(self, x, initial, statics, lengths)
@@ -202,7 +205,8 @@ class Scan(torch.nn.Module):
         if devices == (META,):
             results = without_numbers(net, positions, inputs)
         else:
-            results = run_tensors(net, positions, inputs, order, checked_checkpoint(self.checkpoint))
+            kept = net.saving(checked_saved(self.saved))
+            results = run_tensors(kept, positions, inputs, order, checked_checkpoint(self.checkpoint))
         outputs = [
             tensor.reshape(*lead, *tensor.shape[1:]) if levels else tensor
             for tensor, levels in zip(results[: net.outputs], program.levels, strict=True)

@@ -3,13 +3,13 @@ tensors, the dtype of all tensors, of which there is one, and the engines with t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepnet.compiler.targets import devices_of, engine_at
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError, RefusedError
 from stepnet.model.forms import FormedCall, call_at, formed_call
@@ -30,8 +30,10 @@ DTYPES = COMPUTED | HALVES
 
 DEVICES = "cpu", "cuda"
 """The types of devices whose tensors stepnet's operators take, and on which modules look for autocast."""
-LOWERED = {"cuda"}
-"""The types of devices on which layers and cells run in the dtype of autocast, as torch.nn's do there."""
+KEEP_STATES = {"cpu": frozenset({"GRU", "GRU cell", "LSTM cell"})}
+"""The layers and cells, by the type of the device, whose states autocast leaves in their dtype: torch.nn's
+cast what they multiply, and what they add to states is promoted. All others run in the dtype of autocast.
+"""
 REFUSED = "_refused"
 """The attribute in which a module keeps why PyTorch's own operations run it on a device."""
 HOST = "cpu"
@@ -354,13 +356,18 @@ def is_autocast(device: Any) -> bool:
     return device.type in DEVICES and torch.is_autocast_enabled(device.type)
 
 
-def dtype_of_run(device: Any, dtype: Any) -> Any:
+def dtype_of_run(name: str, device: Any, dtype: Any, states: Any) -> Any:
     """Returns the dtype in which a layer or a cell runs on a device: that of its parameters, `dtype`; under
-    autocast on a GPU that of autocast, as torch.nn's run in cuDNN, but for float64.
+    autocast that of the results of torch.nn's, but for float64, which autocast leaves.
+
+    name: of `KEEP_STATES`, such as "LSTM", or "LSTM cell". states: the dtype of its states, or, without any,
+    of the input.
     """
-    if device.type not in LOWERED or dtype is torch.float64 or not is_autocast(device):
+    if dtype is torch.float64 or not is_autocast(device):
         return dtype
-    return torch.get_autocast_dtype(device.type)
+    lower = torch.get_autocast_dtype(device.type)
+    keeps = name in KEEP_STATES.get(device.type, ())
+    return torch.promote_types(lower, states) if keeps else lower
 
 
 def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:

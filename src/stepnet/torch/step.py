@@ -1,13 +1,13 @@
 """A function on tensors as a step: `TorchStep`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.trace.lines import defined_at, written_at
 from stepnet.compiler.trace.reads import Reads
 from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.errors import StepError
 from stepnet.importers.aten.graph import AtenGraph

@@ -125,7 +125,7 @@ def next_states(
     mode: "GRU", "LSTM", "RNN_TANH" or "RNN_RELU". weights: the parameters of the cell, in the order of
     `NAMES`. value: the input. states: h, or h and c. graph: whether PyTorch makes a graph.
     """
-    dtype = dtype_of_run(value.device, weights[0].dtype)
+    dtype = dtype_of_run(f"{mode} cell", value.device, weights[0].dtype, states[-1].dtype)
     value, *states = as_cast(dtype, value, *states)
     weights = list(as_cast(dtype, *weights))
     check_tensors(type(module).__name__, NAMES[: len(weights)], weights, value, states)

@@ -1,12 +1,12 @@
 """A step written with PyTorch as a recurrence: `trace`."""
 
 import inspect
-from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.compiler.trace.step import ARGUMENTS, Spec
 from stepnet.compiler.values.arguments import argument_names, array_of, check_signature
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, skeleton, transform
 from stepnet.errors import InputError, StepError
 from stepnet.model.recurrence import RNN

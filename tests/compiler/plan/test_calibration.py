@@ -14,8 +14,7 @@ OTHER = replace(
     rate=290e9,
     flops=50e9,
     step=0.3e-6,
-    barrier=0.5e-6,
-    handover=9e-6,
+    sequence=0.5e-6,
 )
 
 
@@ -30,6 +29,8 @@ def observed(machine: Machine) -> list[Observation]:
                 for sets, together in ((1, 1), (1, 2), *([(2, 1)] if rows > 1 else [])):
                     seconds = work.seconds(size, sets, together, machine)
                     found.append(Observation(work, size, sets, together, seconds))
+        short = CallSize(4096, 2, 8192)
+        found.append(Observation(load(cell, 64), short, 1, 1, load(cell, 64).seconds(short, 1, 1, machine)))
     return found
 
 
@@ -39,15 +40,23 @@ def test_the_rates_of_another_machine_are_found():
     machine = fitted(MACHINE, observations)
     assert error(machine, observations) < 1.02
     assert machine.rate == pytest.approx(OTHER.rate, rel=0.05)
-    assert machine.barrier == pytest.approx(OTHER.barrier, rel=0.2)
+    assert machine.step == pytest.approx(OTHER.step, rel=0.2)
+    assert machine.sequence == pytest.approx(OTHER.sequence, rel=0.3)
     kept = {name: getattr(MACHINE, name) for name in vars(MACHINE) if name not in FITTED}
     assert {name: getattr(machine, name) for name in kept} == kept
 
 
 def test_rates_that_no_call_depends_on_stay():
-    alone = [one for one in observed(OTHER) if one.sets == one.together == 1]
-    machine = fitted(MACHINE, alone)
-    assert (machine.barrier, machine.handover) == (MACHINE.barrier, MACHINE.handover)
+    """No weights of few units are read from memory."""
+    machine = fitted(MACHINE, [one for one in observed(OTHER) if one.load.loop.weights < 2**18])
+    assert machine.reads[-1] == MACHINE.reads[-1]
+
+
+def test_times_that_other_processes_disturbed_count_little():
+    observations = observed(OTHER)[::3]
+    for place in range(0, len(observations), 5):
+        observations[place] = replace(observations[place], seconds=20 * observations[place].seconds)
+    assert fitted(MACHINE, observations).rate == pytest.approx(OTHER.rate, rel=0.15)
 
 
 def test_no_call_takes_no_time():

@@ -15,8 +15,7 @@ from stepnet.compiler.plan import CallPartition, CallSize, Load, Machine, Partit
 from stepnet.compiler.plan.load import InnerStepWork, StageLoad
 from stepnet.compiler.plan.partition import at_once, duration, partition
 from stepnet.compiler.plan.schedule import Part
-from stepnet.compiler.targets.cpu import LlvmEngine
-from stepnet.compiler.targets.cpu.costs import adapt_machine, caches
+from stepnet.compiler.targets.cpu import LlvmEngine, adapt_machine, caches
 from stepnet.compiler.targets.cpu.running import native
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
 from stepnet.errors import InputError
@@ -84,6 +83,28 @@ def test_a_slow_barrier_or_handover_leaves_the_work_to_one_thread():
     assert partition(gru, call(1), 2, MACHINE).chosen.how == "units"
     assert partition(gru, call(1), 2, replace(MACHINE, barrier=2e-6)).chosen.how == "alone"
     assert partition(gru, call(4), 2, replace(MACHINE, handover=1e-2)).chosen.how == "alone"
+
+
+def test_threads_that_exchange_values_slowly_share_no_step():
+    """Each reads the units that the other has computed: 16 rows of 64 of 128 units, 4 KB per step."""
+    gru, size = load("gru", 128), call(16)
+    assert gru.loop.exchanged == 4 * 128
+    times = {}
+    for rate in (1e8, 1e12):
+        ways = partition(gru, size, 2, replace(MACHINE, exchange=rate)).weighed
+        times[rate] = {way.how: way.seconds for way in ways}
+    slow, fast = times[1e8], times[1e12]
+    assert slow["units"] - fast["units"] == pytest.approx(100 * 4096 / 1e8, rel=0.01)
+    assert (slow["alone"], slow["rows"]) == (fast["alone"], fast["rows"])
+    few = [partition(gru, call(4), 2, replace(MACHINE, exchange=rate)).chosen.how for rate in (1e8, 1e12)]
+    assert few == ["rows", "units"]
+
+
+def test_a_thread_that_computes_all_units_waits_for_none():
+    """The 4 blocks of a GRU of 64 units are one group, which one thread computes."""
+    way = partition(load("gru", 64), call(4), 2, MACHINE).weighed[-1]
+    slow = partition(load("gru", 64), call(4), 2, replace(MACHINE, exchange=1e6)).weighed[-1]
+    assert (way.how, way.blocks, slow.seconds) == ("units", (4,), way.seconds)
 
 
 @pytest.mark.parametrize(("part", "how"), [(0.93, "units"), (0.97, "alone")])

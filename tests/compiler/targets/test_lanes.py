@@ -35,6 +35,8 @@ def test_every_sequence_that_has_steps_is_in_one_lane(lengths: np.ndarray, most:
 @given(LENGTHS, st.integers(1, 12), st.sampled_from([2, MANY]))
 @example(np.array([9, 1, 1, 1]), 2, 2)
 @example(np.array([9, 8, 5, 4]), 2, 2)
+@example(np.array([9, 7, 7, *[3] * 11, *[2] * 8]), 3, 2)
+@example(np.array([70_000, 40_000, 39_000, 1]), 2, 2)
 def test_each_sequence_is_in_the_lane_that_had_the_fewest_steps(
     lengths: np.ndarray, most: int, many: int
 ) -> None:

@@ -4,6 +4,7 @@ import pickle
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,34 @@ def test_models_of_files_take_chunks_too(tmp_path: Path):
 
 
 # ---- rows --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_array_may_have_other_contents_after_its_chunk(rows: int):
+    stream = sn.Graph(lambda x, params: sn.max_pool1d(x, 2)).stream_chunks(rows=rows)
+    x = normal(rows, 3, INPUTS)
+    last = x[:, 2:].copy()
+    stream.chunk(x)
+    x[...] = 100
+    assert_same_bits(stream.chunk(last - 1), last)
+
+
+def test_many_chunks_of_new_lengths_have_the_bits_of_a_call():
+    """The third one and later ones run a prepared call, which refuses rows without a step."""
+    graph = sn.Graph(lambda x, params: SECOND(FIRST(x)[0])[0])
+    x, ends = normal(2, 40, INPUTS), [0, 1, 4, 6, 11, 18, 19, 31, 40]
+    stream = graph.stream_chunks(rows=2)
+    outputs = [stream.chunk(x[:, begin:end]) for begin, end in pairwise(ends)]
+    assert_same_bits(np.concatenate(outputs, axis=1), graph(x))
+    stream = graph.stream_chunks(rows=2)
+    steps = [
+        [x[0, begin:end], x[1, begin : begin + place % 2]]
+        for place, (begin, end) in enumerate(pairwise(ends))
+    ]
+    parts = [stream.chunk(sn.Ragged.from_list(each)) for each in steps]
+    for row in (0, 1):
+        whole = np.concatenate([each[row] for each in steps])
+        assert_same_bits(np.concatenate([part[row] for part in parts]), graph(whole[None])[0])
 
 
 def test_rows_come_wait_end_and_go():
@@ -552,3 +581,26 @@ def test_a_sequence_that_ends_with_too_few_steps_is_named():
 def test_a_stream_of_steps_says_that_chunks_are_taken():
     with pytest.raises(InputError, match=r"reads 1 later step .*; graph\.stream_chunks\(\) takes chunks of"):
         graph("middle").stream()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["stream", "add"])
+def test_arrays_of_rows_may_be_filled_anew(later: bool) -> None:
+    """Statics and states are those that were given, not what the arrays hold later."""
+    recurrence = sn.RNN(lambda x, h, p: (h + x, h + x), memory=1)
+
+    def model(x: Any, params: Any, statics: Any) -> Any:
+        return recurrence(x)[0] + sn.expand(statics, x)
+
+    one = sn.Spec((1,), "float32")
+    graph = sn.Graph(model, inputs=one, statics=one)
+    before, statics = graph.stream_chunks(rows=1, statics=np.zeros((1, 1), np.float32)), np.float32([[10]])
+    before.chunk(np.float32([[[1], [2]]]))
+    state = before.state
+    stream = graph.stream_chunks(rows=0) if later else graph.stream_chunks(1, initial=state, statics=statics)
+    if later:
+        stream.add(rows=1, initial=state, statics=statics)
+    for array in (statics, *state.values()):
+        array[...] = 99
+    assert stream.chunk(np.float32([[[1]]])).tolist() == [[[14.0]]]
+    statics[...] = 99
+    assert stream.chunk(np.float32([[[1]]])).tolist() == [[[15.0]]]

@@ -459,3 +459,31 @@ def test_a_called_step_unlike_those_before(x: Any, words: str):
     stream.step(X)
     with pytest.raises(InputError, match=words):
         stream.step(x)
+
+
+# ---- arrays of the caller ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["stream", "add"])
+@pytest.mark.parametrize("form", ["array", "tensor", "Ragged"])
+def test_arrays_may_be_filled_anew_before_the_first_step(later: bool, form: str) -> None:
+    """Memories, statics and counts of steps are those that were given, not what the arrays hold later."""
+    memory, key, begun = np.ones((2, 3), np.float32), np.ones((2, 3), np.float32), np.array([4, 7])
+
+    def step(x: Any, h: Any, p: Any, statics: Any, index: Any) -> tuple[Any, Any]:
+        once = sn.reduce(statics, "sum") if form == "Ragged" else statics
+        return h + once + x + index.astype(np.float32)[:, None], h
+
+    rnn = sn.RNN(step, memory=3)
+    given: Any = key
+    if form == "tensor":
+        given = pytest.importorskip("torch").from_numpy(key)
+    if form == "Ragged":
+        given = sn.Ragged(key, (np.arange(3),))
+    stream = rnn.stream(rows=0) if later else rnn.stream(rows=2, initial=memory, statics=given, begun=begun)
+    if later:
+        stream.add(rows=2, initial=memory, statics=given, begun=begun)
+    for array in (memory, key, begun):
+        array[...] = 99
+    outputs = stream.step(np.zeros((2, 3), np.float32))
+    assert outputs.tolist() == [[6.0] * 3, [9.0] * 3]

@@ -12,7 +12,6 @@ rows are found however the path of the folder is spelled.
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from stepnet.arrow.folders.result_files import (
 from stepnet.arrow.folders.sifting import BadRow
 from stepnet.arrow.folders.tables import FILES, open_native, read_errors
 from stepnet.arrow.predictor import Selection
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, InputError
 from stepnet.layout.files.paths import free
 from stepnet.layout.options import option

@@ -9,11 +9,12 @@ import glob
 import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 from stepnet.compiler.values.arguments import local_path, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, InputError
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".ipc")

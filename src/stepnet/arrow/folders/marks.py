@@ -11,11 +11,11 @@ many runs the result was made.
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from stepnet.arrow.folders.tables import FILES, kind_of, open_arrow, open_native, read_errors
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.arrow import pyarrow_module
 
 MARK, ROWS = b"stepnet", b"stepnet.rows"

@@ -8,7 +8,7 @@ error of the reader is raised in the caller's thread, after all chunks before it
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -19,6 +19,7 @@ from stepnet.arrow.folders.plan import Job
 from stepnet.arrow.folders.result_files import ResultFile
 from stepnet.arrow.folders.sifting import BatchOutcome, run_batch
 from stepnet.arrow.predictor import Predictor
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.layout.options import option
 

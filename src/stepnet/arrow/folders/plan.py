@@ -9,7 +9,6 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from stepnet.arrow.folders.marks import ResultRecord, difference, read_record
 from stepnet.arrow.folders.result_files import partial_of
 from stepnet.arrow.folders.tables import ResultRows, TableFile
 from stepnet.arrow.predictor import Selection
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.files.paths import free
 from stepnet.layout.options import option

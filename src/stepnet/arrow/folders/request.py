@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from stepnet.arrow.predictor import (
 from stepnet.arrow.runnable import OUTPUTS
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.values.arguments import choice, flag, instance, local_path
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.options import option

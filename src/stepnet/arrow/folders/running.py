@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from stepnet.arrow.folders.result_files import lock_folder, remove_partial
 from stepnet.arrow.folders.tables import TableFile
 from stepnet.arrow.predictor import Predictor
 from stepnet.compiler.values.arguments import advised, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, named, printable
 from stepnet.layout.options import option
 from stepnet.model.file import FileModel

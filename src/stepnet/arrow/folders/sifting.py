@@ -7,11 +7,13 @@ The error of a call does not always name the row, so its rows are bisected until
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from stepnet.arrow.blocks import NumberedBatch, cuts, row_sizes
 from stepnet.arrow.predictor import JOINED, Predictor, Selection
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.ragged.arrow import pyarrow_module
 
@@ -95,5 +97,9 @@ def outcomes(
 
 def steps_of(array: Any) -> int:
     """Returns the number of steps of all sequences of a list column; null rows have none."""
-    compute = pyarrow_module("pyarrow.compute")
-    return compute.sum(compute.list_value_length(array)).as_py() or 0
+    pyarrow = pyarrow_module()
+    if array.null_count or not isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray):
+        compute = pyarrow_module("pyarrow.compute")  # which takes longer to import than to run small models
+        return compute.sum(compute.list_value_length(array)).as_py() or 0
+    offsets = np.from_dlpack(array.offsets) if len(array) else (0,)
+    return int(offsets[-1] - offsets[0])

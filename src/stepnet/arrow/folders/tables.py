@@ -10,7 +10,6 @@ import hashlib
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -20,6 +19,7 @@ from zlib import crc32
 from stepnet.arrow.blocks import NumberedBatch
 from stepnet.arrow.folders.dictionaries import check_indices, may_hold
 from stepnet.arrow.predictor import Selection
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, printable
 from stepnet.ragged.arrow import pyarrow_module
 

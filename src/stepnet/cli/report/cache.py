@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stepnet.compiler.disk.overview import CacheEntry, clear, entries, foreign_names, why_not
 from stepnet.compiler.disk.settings import settings
+from stepnet.compiler.values.records import dataclass
 from stepnet.explain.document import DocumentTable, Item, TitledSection, headed
 from stepnet.explain.text import text
 

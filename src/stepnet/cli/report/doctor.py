@@ -3,7 +3,6 @@
 import platform
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from stepnet.cli.report import cache
@@ -22,6 +21,7 @@ from stepnet.compiler.targets import AUTO, engine_names
 from stepnet.compiler.targets.cpu.machine.processor import host_name, processor_texts
 from stepnet.compiler.targets.threads import threads_limit
 from stepnet.compiler.values.packages import PACKAGES
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import StepnetError
 from stepnet.explain.document import FACTS, DocumentTable, TitledSection

@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from stepnet.cli.report.cache import CacheFacts
@@ -14,6 +13,7 @@ from stepnet.compiler.targets.cuda.library import NO_DRIVER
 from stepnet.compiler.targets.limits import VARIABLES, processors
 from stepnet.compiler.targets.onednn.library import HAS_WHEEL, INSTALL, MISSING, VARIABLE
 from stepnet.compiler.values.packages import LLVMLITE, PACKAGES
+from stepnet.compiler.values.records import dataclass
 
 SHARED_MEMORY = Path("/dev/shm")
 REPORT = "report it, with the output of stepnet doctor --json"

@@ -1,12 +1,13 @@
 """Shows the model of a file, and its recurrent layers: in the terminal, as plain values, and as a page."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError, ModelError, named
 from stepnet.explain.page import PageModule, UndrawnModule, picture
 from stepnet.explain.summary import as_table, summary_of

@@ -1,8 +1,8 @@
 """The rates of this machine, measured by calls that threads share in every way: `stepnet tune`."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, fields, replace
+from itertools import product
 
 import numpy as np
 
@@ -15,20 +15,40 @@ from stepnet.compiler.plan.partition import How
 from stepnet.compiler.targets.cpu.costs import machine_for, table_machine
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.processor import host_processor
+from stepnet.compiler.targets.cpu.machine.system import thread_clock
+from stepnet.compiler.targets.cpu.products.reads import far_reads
 from stepnet.compiler.targets.cpu.rates import forced, store_rates
+from stepnet.compiler.targets.cpu.threads.exchanges import ExchangeRates, exchange_rates
+from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.records import dataclass
 from stepnet.explain.bars import work_bar
 from stepnet.explain.document import DocumentTable, TitledSection
 from stepnet.explain.text import text
+from stepnet.model.recurrence import RNN
 
 CELLS = "gru", "lstm"
-UNITS = 16, 64, 128, 256, 512, 1024
+UNITS = 8, 16, 64, 128, 256, 512, 1024
 ROWS = 1, 2, 4, 16, 64
 WAYS: tuple[How, ...] = ("alone", "rows", "units")
+SHORT, SHORT_UNITS = (4096, 2), 64
+"""The rows and steps of a call of many short sequences, which one thread runs, and its units."""
 MOST_STEPS, LEAST_STEPS, MOST_WORK = 200, 4, 5e7
 """The most and fewest steps of a call, and the multiply-adds of a call from which it has fewer than most."""
-LEAST_TURNS, TURN = 5, 0.02
-"""A call is timed so often at least, and for so many seconds: the least time counts."""
+ROUNDS, TURN = 3, 0.007
+"""All calls take turns, so often, each for so many seconds. The least time counts."""
+PREPARING, FEWEST = 3, 3
+"""The calls after which a further one of the same size does no more than its work, and those that are timed
+at least in a turn.
+"""
+PATIENCE = 10
+"""A turn may be so many times as long for a call whose threads were always late, as other processes run."""
+WORTH = 2.0
+"""A call counts if it takes so many times as long as one that does next to nothing."""
+RATES = "caches", *FITTED, *(field.name for field in fields(ExchangeRates))
+"""The names of all that is measured: caches, rates that are fitted to times of calls, and what two threads
+cost each other.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,67 +74,121 @@ class Tuning:
 class TimedCase:
     """Call to be timed in one way to share it.
 
-    cell, units, rows: a named cell with as many inputs as units, and the number of sequences.
+    cell, units: a named cell with as many inputs as units. rows, steps: the numbers of sequences and steps.
     """
 
     cell: str
     units: int
     rows: int
+    steps: int
     how: How
 
     @property
-    def steps(self) -> int:
-        """The number of steps of a call, so that it takes some milliseconds."""
-        work = self.rows * 8 * self.units * self.units  # of a step of an LSTM
-        return max(LEAST_STEPS, min(MOST_STEPS, int(MOST_WORK / work)))
+    def is_possible(self) -> bool:
+        """Tells whether threads can share the call in this way."""
+        count = threads()
+        return self.how == "alone" or (count > 1 and (self.how == "units" or self.rows >= count))
 
-    def observed(self) -> Observation | None:
-        """Times the call; returns None if threads cannot share it in this way."""
-        count = 1 if self.how == "alone" else threads()
-        is_possible = self.how == "alone" or (count > 1 and (self.how == "units" or self.rows >= count))
-        if not is_possible:
+
+class TimedCall:
+    """Call of a recurrence, to be timed again and again.
+
+    least: the least seconds so far, of calls for which no thread was late.
+    """
+
+    def __init__(self, case: TimedCase, rnn: RNN) -> None:
+        """Makes the inputs of a call of a recurrence, as a case says."""
+        self.case, self.rnn, self.least = case, rnn, float("inf")
+        shape = case.rows, case.steps, case.units
+        self.x = np.random.default_rng(0).normal(size=shape).astype("float32")
+
+    def run(self) -> None:
+        """Runs the call once."""
+        self.rnn(self.x, engine="llvm")
+
+    @property
+    def is_late(self) -> bool:
+        """Tells whether threads were late in all calls so far."""
+        return self.least == float("inf")
+
+    def take_turn(self) -> None:
+        """Times the call for a while, after a few calls that prepare it."""
+        now = thread_clock() if self.case.how == "alone" else time.perf_counter
+        with forced(self.case.how):
+            for _ in range(PREPARING):
+                self.run()
+            begun, passed, count = time.perf_counter(), 0.0, 0
+            while passed < TURN or count < FEWEST or (self.is_late and passed < PATIENCE * TURN):
+                seconds = WORKER_POOL.timed(self.run, now)
+                self.least = self.least if seconds is None else min(self.least, seconds)
+                passed, count = time.perf_counter() - begun, count + 1
+
+    def observation(self, call_seconds: float) -> Observation | None:
+        """Returns the time of the call's work; None if no thread was in time, or if there is little work.
+        call_seconds: the time of a call that does next to nothing.
+        """
+        case = self.case
+        seconds = self.least - call_seconds
+        if self.is_late or seconds <= max(0.0, (WORTH - 1) * call_seconds):
             return None
-        rnn = cells.rnn(self.cell, cells.CELLS[self.cell].parameters(self.units, self.units, seed=0))
-        x = np.random.default_rng(0).normal(size=(self.rows, self.steps, self.units)).astype("float32")
-        with forced(self.how):
-            seconds = least_time(lambda: rnn(x, engine="llvm"))
-        size = CallSize(self.rows, self.steps, self.rows * self.steps)
-        sets, together = (count, 1) if self.how == "rows" else (1, count)
-        return Observation(lowered(rnn.plan, host_processor()).load, size, sets, together, seconds)
+        size = CallSize(case.rows, case.steps, case.rows * case.steps)
+        sets, together = {"alone": (1, 1), "rows": (threads(), 1), "units": (1, threads())}[case.how]
+        load = lowered(self.rnn.plan, host_processor()).load
+        return Observation(load, size, sets, together, seconds)
 
 
-def least_time(call: Callable[[], object]) -> float:
-    """Returns the least seconds of several calls, after two that prepare it."""
-    for _ in range(2):
-        call()
-    begun, least, turns = time.perf_counter(), float("inf"), 0
-    while turns < LEAST_TURNS or time.perf_counter() < begun + TURN:
-        start = time.perf_counter()
-        call()
-        least, turns = min(least, time.perf_counter() - start), turns + 1
-    return least
+def timed_calls() -> list[TimedCall]:
+    """Returns all calls to time, and ahead of them one of a single step, which does next to nothing. Those
+    that are shared in the same way are of the same recurrence.
+    """
+    calls = [TimedCall(TimedCase("gru", min(UNITS), 1, 1, "alone"), made("gru", min(UNITS)))]
+    for cell, units, how in product(CELLS, UNITS, WAYS):
+        sizes = [(rows, steps_of(units, rows)) for rows in ROWS]
+        sizes += [SHORT] if units == SHORT_UNITS and how == "alone" else []
+        cases, rnn = [TimedCase(cell, units, *size, how) for size in sizes], made(cell, units)
+        calls += [TimedCall(case, rnn) for case in cases if case.is_possible]
+    return calls
+
+
+def steps_of(units: int, rows: int) -> int:
+    """Returns the number of steps with which a call of that many units and rows takes some milliseconds."""
+    work = rows * 8 * units * units  # of a step of an LSTM
+    return max(LEAST_STEPS, min(MOST_STEPS, int(MOST_WORK / work)))
+
+
+def made(cell: str, units: int) -> RNN:
+    """Makes a recurrence of a named cell with as many inputs as units."""
+    return cells.rnn(cell, cells.CELLS[cell].parameters(units, units, seed=0))
 
 
 def measure(quiet: bool = False) -> Tuning:
-    """Times calls of all sizes in all ways, fits the rates of this machine to the times, and keeps them.
+    """Measures how fast far memory is and what two threads cost each other, times calls of all sizes in all
+    ways, fits the other rates of this machine to the times, and keeps all of them.
 
     quiet: whether no progress bar is drawn.
     """
-    cases = [
-        TimedCase(cell, units, rows, how)
-        for cell in CELLS
-        for units in UNITS
-        for rows in ROWS
-        for how in WAYS
-    ]
+    with WORKER_POOL.apart():
+        return measured(quiet)
+
+
+def measured(quiet: bool) -> Tuning:
+    """Measures the rates of this machine, while threads stay on processors of their own, and keeps them."""
     processor = host_processor()
-    observations = list[Observation]()
-    with work_bar("calls", len(cases), shown=not quiet) as advance:
-        for case in cases:
-            observations += filter(None, [case.observed()])
-            advance(1)
     table = table_machine(processor)
-    machine = fitted(table, observations)
+    far = far_reads(processor, table.caches[-1])
+    caches, reads = (*table.caches[:2], far.cache), (*table.reads[:2], far.near, far.far)
+    machine = replace(table, caches=caches, reads=reads)
+    if (exchange := exchange_rates(processor)) is not None:
+        machine = replace(machine, **asdict(exchange))
+    nothing, *calls = timed_calls()
+    with work_bar("calls", ROUNDS * len(calls), shown=not quiet) as advance:
+        for _ in range(ROUNDS):
+            nothing.take_turn()
+            for call in calls:
+                call.take_turn()
+                advance(1)
+    observations = [found for call in calls if (found := call.observation(nothing.least)) is not None]
+    machine = fitted(machine, observations)
     store_rates(processor, machine)
     machine_for.cache_clear()
     return Tuning(
@@ -129,8 +203,8 @@ def measure(quiet: bool = False) -> Tuning:
 
 
 def rates_of(machine: Machine) -> dict[str, float | tuple[float, ...]]:
-    """Returns the rates of a machine that are fitted, by name."""
-    return {name: getattr(machine, name) for name in FITTED}
+    """Returns the rates of a machine that are measured, by name."""
+    return {name: getattr(machine, name) for name in RATES}
 
 
 def tuning_text(tuning: Tuning) -> str:

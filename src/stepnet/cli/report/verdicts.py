@@ -1,7 +1,7 @@
 """Compares two sides from the command line, each a file or a layout."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.arrow.folders.running import sequences_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, LayoutError, ModelError, named
 from stepnet.layout.files.account import Account, check_drop
 from stepnet.layout.files.choice import LayoutChoice

@@ -9,8 +9,9 @@
 A file that was renamed, changed, truncated or extended has a wrong checksum.
 """
 
-import hashlib
 import struct
+
+from stepnet.compiler.values.hashing import blake2b
 
 MAGIC = b"stepnet1"
 HITS = struct.Struct("<Q")
@@ -19,7 +20,7 @@ HITS_AT, SUM_AT, BEGIN = 8, 16, 48
 
 def checksum(name: str, payload: bytes) -> bytes:
     """Computes the checksum (32 bytes) of a cache file from its name and payload, to detect changed files."""
-    hasher = hashlib.blake2b(MAGIC, digest_size=BEGIN - SUM_AT)
+    hasher = blake2b(MAGIC, digest_size=BEGIN - SUM_AT)
     hasher.update(len(name).to_bytes(8, "little") + name.encode())
     hasher.update(payload)
     return hasher.digest()

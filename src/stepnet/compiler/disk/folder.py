@@ -11,8 +11,9 @@ import stat
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from stepnet.compiler.values.records import dataclass
 
 if sys.platform == "win32":
     from stepnet.compiler.disk.access import why_open

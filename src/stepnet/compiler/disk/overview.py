@@ -2,13 +2,13 @@
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 
 from stepnet.compiler.disk import entry
 from stepnet.compiler.disk.folder import NotUsableError, OpenFolder, open_folder
 from stepnet.compiler.disk.settings import Settings
 from stepnet.compiler.disk.sources import sources
 from stepnet.compiler.disk.store import NAME, foreign, own_files, write
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 
 TRIAL = 2**16

@@ -9,8 +9,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from stepnet.compiler.values.records import dataclass
 
 OFF = ("0", "off", "no", "false")
 ON = ("", "1", "on", "yes", "true")

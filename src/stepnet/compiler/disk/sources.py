@@ -30,15 +30,16 @@ def folder_digest(folder: str) -> str:
     """Returns a digest of the modules in one folder of the package, at any depth: of the paths, sizes and
     modification times of their files. It is cached. Raises `NotUsableError` if there are none.
     """
-    with listing(PACKAGE / folder):
-        facts = sorted(facts_of(PACKAGE / folder))
+    place = str(PACKAGE / folder)
+    with listing(place):
+        facts = sorted(facts_of(place, folder))
     if not facts:
-        raise NotUsableError(f"{PACKAGE / folder} has no modules, {UNKNOWN}")
-    return digest(folder, tuple(facts))
+        raise NotUsableError(f"{place} has no modules, {UNKNOWN}")
+    return digest(facts)  # by its `repr`, in one piece
 
 
 @contextmanager
-def listing(folder: Path) -> Generator[None]:
+def listing(folder: str) -> Generator[None]:
     """Context that raises `NotUsableError` in place of an `OSError` that occurs when a folder is listed."""
     try:
         yield
@@ -46,16 +47,16 @@ def listing(folder: Path) -> Generator[None]:
         raise NotUsableError(f"{folder} cannot be listed ({error.strerror}), {UNKNOWN}") from None
 
 
-def facts_of(folder: Path) -> list[tuple[str, int, int]]:
+def facts_of(folder: str, name: str) -> list[tuple[str, int, int]]:
     """Lists path, size and modification time of each module in a folder, at any depth, by which changes of
-    the code are noticed.
+    the code are noticed. name: the path of the folder in the package.
     """
     facts = list[tuple[str, int, int]]()
     with os.scandir(folder) as files:
         for file in files:
             if file.name.endswith(MODULES):
                 status = file.stat()
-                facts.append((os.path.relpath(file.path, PACKAGE), status.st_size, status.st_mtime_ns))
+                facts.append((f"{name}/{file.name}", status.st_size, status.st_mtime_ns))
             elif file.is_dir() and file.name != "__pycache__":
-                facts += facts_of(Path(file.path))
+                facts += facts_of(file.path, f"{name}/{file.name}")
     return facts

@@ -11,7 +11,7 @@ body may have further memories, which are computed step by step inside a block.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stepnet.compiler.net.ir import Net, Node, Recur
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
@@ -19,6 +19,7 @@ from stepnet.compiler.plan.load import BlockCosts
 from stepnet.compiler.plan.passes.block_steps import with_joined_steps
 from stepnet.compiler.plan.passes.distribute import distribute, linear_values
 from stepnet.compiler.plan.schedule import is_nested
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

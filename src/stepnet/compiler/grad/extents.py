@@ -13,7 +13,6 @@ The cotangent of a parameter is a sum over all steps of all rows: a `Total`. A b
 returns the operands of the sum as outputs (`recurrence.py`).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.pairs import is_causal
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.net.windows import Window
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

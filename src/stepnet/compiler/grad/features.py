@@ -1,12 +1,12 @@
 """Adjoints of operations within one element: views, reductions and scans over feature axes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from stepnet.compiler.grad.value import Value, concatenated
 from stepnet.compiler.net.ir import Node
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 Cotangents = tuple[Value | None, ...]

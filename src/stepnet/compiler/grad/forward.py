@@ -2,10 +2,11 @@
 backward pass.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from stepnet.compiler.grad.saved_values import saved_values
 from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass

@@ -14,6 +14,7 @@ from stepnet.compiler.grad.constants import constants_outside
 from stepnet.compiler.grad.forward import Forward
 from stepnet.compiler.grad.handover import handed_over
 from stepnet.compiler.grad.recurrence import transpose
+from stepnet.compiler.grad.stored_values import with_stored_values
 from stepnet.compiler.grad.sweep import Sweep
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Builder, Net
@@ -95,7 +96,7 @@ def joint_net(net: Net, argnums: Sequence[int] | None, is_stored: bool = False) 
     joint = builder.net([*(sweep.forward.copy_of[number] for number in net.results), *cotangents])
     for rewrite in (prune, split, handed_over, prune, fold):
         joint = rewrite(joint)
-    return joint
+    return with_stored_values(joint, len(net.inputs))
 
 
 def seed_of(builder: Builder, type_: Type, name: str, is_stored: bool) -> int:

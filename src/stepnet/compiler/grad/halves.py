@@ -4,13 +4,14 @@
                                  backward  dx, dW       of x, W, dy, saved...
 
 The saved values are those of the forward half that the backward half reads. Constants and their expansions
-are recomputed, and so are windows of steps: the values that they are windows of are saved.
+are recomputed, and so are windows of steps, and values in half precision that are cast to float32: the values
+that they are windows or casts of are saved.
 """
-
-from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Builder, Net, ancestors, with_inputs
 from stepnet.compiler.plan.passes.when import is_constant, known_once
+from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,16 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     read = {operand for number in needed & late for operand in net.nodes[number].inputs} | set(
         gradient_results
     )
-    windows = windows_among(net, read - late)
-    read |= {operand for number in windows for operand in net.nodes[number].inputs}
+    again = windows_among(net, read - late) | widened_among(net, read - late)
+    read |= {operand for number in again for operand in net.nodes[number].inputs}
 
     def is_made_again(number: int) -> bool:
-        """Tells whether both halves have a value without saving it: inputs, constants, and windows of steps,
-        which each half makes for itself.
+        """Tells whether both halves have a value without saving it: inputs, constants, and windows of steps
+        and widened values, which each half makes for itself.
         """
         node = net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in once
-        made = repeats or number in windows or (is_constant(node) and number in once)
+        made = repeats or number in again or (is_constant(node) and number in once)
         return node.operation == "input" or made
 
     saved = sorted(number for number in read - late if not is_made_again(number))
@@ -97,3 +98,15 @@ def windows_among(net: Net, numbers: set[int]) -> set[int]:
         return {number, *below} if below else below
 
     return {found for number in numbers for found in source(number)}
+
+
+def widened_among(net: Net, numbers: set[int]) -> set[int]:
+    """Returns the nodes among `numbers` that cast values of a dtype which is only stored, such as bfloat16,
+    to the one in which they are computed: the narrow values take half the bytes.
+    """
+    nodes = ((number, net.nodes[number]) for number in numbers)
+    return {
+        n
+        for n, node in nodes
+        if node.operation == "cast" and DTYPES[net.type_of(node.inputs[0]).dtype].is_stored
+    }

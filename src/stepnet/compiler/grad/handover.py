@@ -9,11 +9,12 @@ rest of the transposed step reads.
 """
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stepnet.compiler.net.cut import is_expensive, smallest_cut
 from stepnet.compiler.net.ir import Builder, Net, Recur
 from stepnet.compiler.net.types import ROWS
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

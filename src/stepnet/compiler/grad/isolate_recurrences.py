@@ -10,13 +10,13 @@ depend only on parameters are computed in each section that reads them.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from stepnet.compiler.grad.sections import Carried, PartBuilder, Section, is_zeros
 from stepnet.compiler.net.ir import Net, with_inputs
 from stepnet.compiler.net.types import CONST, STEPS
 from stepnet.compiler.plan.groups import results_of
 from stepnet.compiler.plan.passes.when import known_once
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ memories    the cotangent of the memory, beginning with that of the last one; fo
 outputs     the cotangents of the inputs; the operands of the sums for parameters, which are computed outside
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Builder, Recur, ancestors, with_inputs
 from stepnet.compiler.net.type_rules import recur_extent
 from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.values.records import dataclass
 
 
 def transpose(sweep: Sweep, number: int) -> None:

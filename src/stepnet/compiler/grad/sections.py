@@ -11,12 +11,13 @@ one section to another.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
 from stepnet.compiler.net.type_rules import BETWEEN_STEPS, TOTALS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.net.windows import WINDOWED
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 

@@ -9,10 +9,10 @@ cotangents.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from stepnet.compiler.grad.value import Value, concatenated
 from stepnet.compiler.net.ir import Builder
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ y = x @ W        in a body, which cannot sum over rows       ->   x and d, opera
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from stepnet.compiler.grad.stretches import added
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.types import CONST, ROWS, is_static_extent
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass

@@ -10,7 +10,7 @@ their tangents. It is a net like any other: passes, engines and gradients take i
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from stepnet.compiler.plan.passes.fold import fold
 from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.values.collector import paused_collector
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import RefusedError
 
 

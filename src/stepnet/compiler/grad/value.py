@@ -1,12 +1,12 @@
 """Values of a net under construction, with operators, so that a derivative reads like its formula."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import CONST, Extent, Type
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

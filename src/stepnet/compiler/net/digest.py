@@ -1,12 +1,12 @@
 """A short text that identifies nets and plans by what they compute, down to the bits of their constants."""
 
-import hashlib
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any, cast
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import Literal, Type
+from stepnet.compiler.values.hashing import blake2b
 
 
 def digest(*values: Any) -> str:
@@ -20,7 +20,7 @@ def digest(*values: Any) -> str:
     >>> digest(1, ("a", 2)) == digest(1, ("a", 2)), digest(1, 2) == digest(12)
     (True, False)
     """
-    hasher = hashlib.blake2b(digest_size=16)
+    hasher = blake2b(digest_size=16)
     for chunk in pieces(values):
         hasher.update(len(chunk).to_bytes(8, "little"))
         hasher.update(chunk)

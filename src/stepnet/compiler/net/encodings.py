@@ -20,10 +20,11 @@ encode only the sides of the recurrence's products. All other values keep their 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
+
+from stepnet.compiler.values.dtypes import BFLOAT16
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 LARGEST = 127
@@ -61,7 +62,7 @@ def rounded(values: Array) -> Array:
     >>> rounded(np.array([1.0, 1.001, 1.006]))
     array([1.       , 1.       , 1.0078125])
     """
-    return values.astype(ml_dtypes.bfloat16).astype(values.dtype)
+    return values.astype(BFLOAT16).astype(values.dtype)
 
 
 def whole_numbers(values: Array, axis: int) -> tuple[Array, Array]:

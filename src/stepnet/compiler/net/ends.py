@@ -8,10 +8,9 @@ A static sequence counts as one value per row. An input with one value per row i
 recurrence begins with it, and a static otherwise. A call may leave an initial memory out; it is then zeros.
 """
 
-from dataclasses import dataclass
-
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, is_static_extent
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

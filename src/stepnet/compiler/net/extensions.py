@@ -8,12 +8,13 @@ A sequence is extended by its own steps only, and one without steps stays so.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.windows import LARGEST_SIZE, Lengths, derived_axis
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 Array = np.ndarray

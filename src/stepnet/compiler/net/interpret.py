@@ -6,7 +6,7 @@ extents.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -33,6 +33,7 @@ from stepnet.compiler.net.types import (
     is_static_extent,
 )
 from stepnet.compiler.net.windows import Window, derived_offsets
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError, InputError
 from stepnet.ragged.offsets import offsets_of, positions_of
 

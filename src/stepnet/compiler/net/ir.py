@@ -6,7 +6,7 @@ step for all rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ from stepnet.compiler.net.ops import OPERATIONS, Operation
 from stepnet.compiler.net.recur import OperandsByKind, Order, ResultsByKind
 from stepnet.compiler.net.text import net_lines
 from stepnet.compiler.net.types import Literal, Type, is_static_extent
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
 Pairs = tuple[tuple[str, Any], ...]
@@ -328,6 +329,7 @@ class Recur:
     reverse: whether sequences run from the last step to the first.
     unroll: the number of steps per iteration of the compiled loop.
     precision: the precision of its products; None for the dtype of the values.
+    saved: the dtype in which values for its gradient alone are stored; None for their own.
 
     >>> from stepnet.compiler.net.types import ROWS
     >>> inside = Builder()
@@ -345,6 +347,7 @@ class Recur:
     reverse: bool = False
     unroll: int = 1
     precision: Precision | None = None
+    saved: str | None = None
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Recur":
@@ -358,6 +361,7 @@ class Recur:
             attributes.get("reverse", False),
             attributes.get("unroll", 1),
             attributes.get("precision"),
+            attributes.get("saved"),
         )
 
     @property
@@ -411,6 +415,7 @@ class Recur:
         """
         further: dict[str, Any] = {"unroll": self.unroll} if self.unroll > 1 else {}
         further |= {"precision": self.precision} if self.precision else {}
+        further |= {"saved": self.saved} if self.saved else {}
         return builder.add(
             "recur",
             *operands,

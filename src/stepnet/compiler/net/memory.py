@@ -8,7 +8,6 @@ a sum over a sequence, the rows of one step of a loop) is a function of the targ
 where they are. Indices and offsets are integers on the host.
 """
 
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from stepnet.compiler.net.pairs import PAIRED, PairPlaces
 from stepnet.compiler.net.reductions import REDUCTIONS
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.net.windows import WINDOWED, Window
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 Kind = TypeVar("Kind")

@@ -9,13 +9,13 @@ engine, an ONNX name, an ATen name).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net import meanings, type_rules
 from stepnet.compiler.net.type_rules import TypeRule
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 
@@ -85,6 +85,12 @@ OPERATIONS: dict[str, Operation] = {
         _pointwise("logical_or", np.logical_or),
         _pointwise("logical_xor", np.logical_xor),
         _pointwise("logical_not", np.logical_not),
+        _pointwise("bitwise_and", np.bitwise_and),
+        _pointwise("bitwise_or", np.bitwise_or),
+        _pointwise("bitwise_xor", np.bitwise_xor),
+        _pointwise("invert", np.invert),
+        _pointwise("left_shift", np.left_shift),
+        _pointwise("right_shift", np.right_shift),
         _pointwise("where", np.where),
         _pointwise("negative", np.negative),
         _pointwise("absolute", np.absolute),

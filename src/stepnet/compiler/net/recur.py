@@ -7,8 +7,9 @@ parameters), the outputs and the final memories by name.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from stepnet.compiler.values.records import dataclass
 
 
 class OperandsByKind(NamedTuple):

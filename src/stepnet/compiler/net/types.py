@@ -17,9 +17,7 @@ sequence is a sequence that each row has once, such as the keys of an attention;
 own.
 """
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from mmap import mmap
 from typing import Any
@@ -27,6 +25,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.hashing import blake2b
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
 Extent = tuple[str, ...]
@@ -221,7 +221,7 @@ def extent_text(extent: Extent) -> str:
 
 def hash_text(data: bytes) -> str:
     """Computes a short hash of bytes, eight hexadecimal digits, to show in the text of a net."""
-    return hashlib.blake2b(data, digest_size=4).hexdigest()
+    return blake2b(data, digest_size=4).hexdigest()
 
 
 def joint_extent(types: Sequence[Type]) -> Extent:

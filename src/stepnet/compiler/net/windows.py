@@ -17,7 +17,7 @@ So values with equal lengths have equal types. Where there are no steps, no axis
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.compiler.net.types import AXES
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, NetError
 from stepnet.ragged.offsets import offsets_of
 

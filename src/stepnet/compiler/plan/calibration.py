@@ -8,17 +8,24 @@ the estimates of all calls come as near to their times as they can.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, isfinite, log
 
 from stepnet.compiler.plan.load import CallSize, Load, Machine
+from stepnet.compiler.values.records import dataclass
 
-FITTED = ("reads", "rate", "flops", "step", "barrier", "handover")
-"""The fields of a machine that are fitted. What caches hold, and when threads are worth it, stays."""
+FITTED = ("reads", "rate", "flops", "step", "sequence")
+"""The fields of a machine that are fitted. What caches hold, when threads are worth it, and what they cost
+each other, which can be measured by itself, stays.
+"""
 MOST = 16.0
 """The largest factor between a fitted rate and that of the table. What is beyond it was not measured well."""
 KNOWN = 0.05
 """The weight of a rate that stays as it is, in observations."""
+DISTURBED = 0.2
+"""The natural logarithm of the factor from which a miss counts less than its square: other processes may have
+disturbed the time.
+"""
 FIRST, LAST = 2.0, 1.01
 """The factors by which a rate is changed at first and at last, to see whether the estimates come nearer."""
 
@@ -53,12 +60,16 @@ def error(machine: Machine, observations: Sequence[Observation]) -> float:
     """Returns the factor by which estimates miss the measured times: 1.1 for a tenth, as a mean in which
     large errors count most (root mean square of logarithms).
     """
-    return exp((squares(machine, observations) / len(observations)) ** 0.5)
+    squares = sum(observation.error(machine) ** 2 for observation in observations)
+    return exp((squares / len(observations)) ** 0.5)
 
 
-def squares(machine: Machine, observations: Sequence[Observation]) -> float:
-    """Returns the sum of the squared errors of the estimates."""
-    return sum(observation.error(machine) ** 2 for observation in observations)
+def misfit(machine: Machine, observations: Sequence[Observation]) -> float:
+    """Returns how far estimates are from the measured times: the sum of the squares of their errors, which
+    grows only linearly with errors beyond `DISTURBED`.
+    """
+    errors = (abs(observation.error(machine)) for observation in observations)
+    return sum(each * each if each < DISTURBED else DISTURBED * (2 * each - DISTURBED) for each in errors)
 
 
 def fitted(machine: Machine, observations: Sequence[Observation]) -> Machine:
@@ -72,7 +83,7 @@ def fitted(machine: Machine, observations: Sequence[Observation]) -> Machine:
     def cost(factors: dict[tuple[str, int], float]) -> float:
         """Returns how far the estimates are from the times, and the rates from those to begin with."""
         changes = KNOWN * sum(log(factor) ** 2 for factor in factors.values())
-        return squares(scaled(machine, factors), observations) + changes
+        return misfit(scaled(machine, factors), observations) + changes
 
     best, change = cost(factors), FIRST
     while change > LAST:

@@ -21,7 +21,7 @@ from a static of the same size, and those much larger than the values that they 
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.load import FiberCosts
 from stepnet.compiler.plan.passes.rewrite import readers_of, view_chain
 from stepnet.compiler.plan.views import reads_along, view_indices
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

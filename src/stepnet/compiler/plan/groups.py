@@ -1,7 +1,6 @@
 """Groups of nodes that run together, and the waves in which they run: where a schedule is cut into parts."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.type_rules import BETWEEN_STEPS, TOTALS, recur_extent
@@ -10,6 +9,7 @@ from stepnet.compiler.plan.passes.lift import is_inner
 from stepnet.compiler.plan.passes.when import is_constant, known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.totals import totals_by_recurrence
+from stepnet.compiler.values.records import dataclass
 
 ADDRESS_BYTES = 8
 """The size in bytes of the address of a step. Steps that are no larger are copied."""

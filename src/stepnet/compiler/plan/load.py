@@ -13,11 +13,11 @@ estimates decide how a call runs, and do not affect its results.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, NamedTuple
 
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.values.records import dataclass
 
 
 def overlapped(computing: float, reading: float, exponent: float) -> float:
@@ -41,8 +41,11 @@ class Machine:
     rate: bytes of parameters times rows that are multiplied, in tiles of many rows.
     flops: elementwise operations.
     step: the time of a step besides its work.
-    barrier: the time until two threads have waited for each other.
+    sequence: the time for each sequence besides its steps: to find its place, and to begin and end it.
+    barrier: the time until two threads have waited for each other, and read what the other wrote before.
     handover: the time to hand work to a thread that is awake, and to wait for it.
+    exchange: bytes that a thread reads which another one has just written, beyond the first cache line, whose
+        way is part of a barrier.
     block: the time of a block of a wavefront besides its steps.
     room: the fraction of a cache that parameters may fill without loss.
     lost: the further fraction by which parameters must exceed this until almost all are evicted between
@@ -61,8 +64,10 @@ class Machine:
     rate: float
     flops: float
     step: float
+    sequence: float
     barrier: float
     handover: float
+    exchange: float
     block: float
     room: float
     lost: float
@@ -192,12 +197,14 @@ class StageLoad:
     flops: its elementwise operations.
     waits: the number of barriers between threads that share it.
     blocks: the unit blocks of elementwise work that threads share by unit besides, loop by loop.
+    exchanged: the bytes of values of which each thread that shares it computes a part, and reads all.
     """
 
     products: tuple[Products, ...]
     flops: int
     waits: int
     blocks: tuple[int, ...] = ()
+    exchanged: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -219,7 +226,8 @@ class StageLoad:
         )
         reading = machine.reading(thread_bytes) / thread_bytes if thread_bytes else 0.0
         seconds = sum(product.seconds(rows, threads, reading, machine) for product in self.products)
-        return seconds + self.flops * rows / threads / machine.flops
+        of_others = self.exchanged * rows * (1 - thread_bytes / self.weights) if self.exchanged else 0.0
+        return seconds + self.flops * rows / threads / machine.flops + of_others / machine.exchange
 
 
 @dataclass(frozen=True)
@@ -307,7 +315,8 @@ class Load:
         lanes = min(size.filled, machine.lanes * sets)
         iterations = max(size.longest, size.steps / lanes)
         rows = size.steps / iterations / sets
-        seconds = iterations * (self.loop.seconds(rows, together, machine) + machine.step)
+        seconds = size.filled * machine.sequence
+        seconds += iterations * (self.loop.seconds(rows, together, machine) + machine.step)
         counts = size.inner_steps or (WORDS,) * len(self.inner_steps)
         for work, inner_steps in zip(self.inner_steps, counts, strict=True):
             seconds += iterations * work.seconds(rows, inner_steps, together, machine)

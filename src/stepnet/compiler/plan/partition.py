@@ -23,11 +23,11 @@ Layers of a stack run one after the other, each shared in one of these ways, or 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
 from stepnet.compiler.plan.load import CallSize, Load, Machine
+from stepnet.compiler.values.records import dataclass
 
 How = Literal["alone", "rows", "units", "steps"]
 

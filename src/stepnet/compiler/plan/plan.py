@@ -14,11 +14,11 @@ Stages of values per row or step are lists of phases (`compiler/plan/phases.py`)
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.ir import Net, Node, all_nodes
+from stepnet.compiler.net.ir import Net, Node, all_nodes, unchecked_net
 from stepnet.compiler.net.type_rules import BETWEEN_STEPS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Literal, extent_text
 from stepnet.compiler.plan.fibers import Fibers, fibers
@@ -28,6 +28,7 @@ from stepnet.compiler.plan.passes.when import When, is_of_steps, when
 from stepnet.compiler.plan.phases import phases, units_are_alone
 from stepnet.compiler.plan.views import without_reshape
 from stepnet.compiler.values.once import computed_once, entry_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
 STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
@@ -263,7 +264,7 @@ def directed(net: Net, reverse: bool) -> Net:
         pairs = tuple((name, reverse if name == "reverse" else value) for name, value in node.pairs)
         return node if pairs == node.pairs else replace(node, pairs=pairs)
 
-    return replace(net, nodes=tuple(map(node_in_direction, net.nodes)))
+    return unchecked_net(tuple(map(node_in_direction, net.nodes)), net.inputs, net.results)
 
 
 def literals_of(net: Net) -> Iterator[Literal]:

@@ -11,7 +11,7 @@ passes and costs of the engine. The others are functions of the target's memory,
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import compress
 
 import numpy as np
@@ -26,6 +26,7 @@ from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.passes.when import is_constant, known_once
 from stepnet.compiler.plan.plan import Plan, Planning, plan
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
 Array = np.ndarray

@@ -23,7 +23,7 @@ from stepnet.compiler.plan.schedule import Cut, Part, Schedule, cut_of
 from stepnet.compiler.values.once import computed_once
 
 FORM = Serializer(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked_net})
-PLANNING = ("compiler/values", "compiler/net", "compiler/plan")
+PLANNING = ("compiler/disk", "compiler/values", "compiler/net", "compiler/plan")
 """The folders whose modules determine a schedule: their sources are part of the key."""
 OWN = "stepnet.compiler.plan."
 """The beginning of the names of modules whose passes are among these sources."""

@@ -15,7 +15,7 @@ with the kernels (`targets/cpu/running/across.py`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple, Self
 
@@ -25,6 +25,7 @@ from stepnet.compiler.net.pairs import PAIRED, keys_of, queries_of
 from stepnet.compiler.net.types import STEPS, Extent, Type, is_pairs
 from stepnet.compiler.net.windows import WINDOWED, Window
 from stepnet.compiler.plan.schedule import Part
+from stepnet.compiler.values.records import dataclass
 
 Waves = tuple[tuple[int, ...], ...]
 """The positions of parts in the schedule, those of each wave (or line) together."""

@@ -12,7 +12,7 @@ order of passes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,9 +28,11 @@ from stepnet.compiler.plan.passes.absorb import Absorbed, absorb
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.plan.schedule import Schedule, recurrence, schedule
+from stepnet.compiler.plan.schedule import Schedule, recurrence
+from stepnet.compiler.plan.stored_schedule import StoredSchedule
 from stepnet.compiler.targets.base import Engine, Kernel, first_refusal, planning_of
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 Refusals = dict[str, str]
@@ -139,7 +141,7 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
     with all such work absorbed, nothing else is tried. engines: the engines in order of preference.
     """
     planning = planning_of(engines[0])
-    absorbed_schedule = schedule(absorb(net), planning)
+    absorbed_schedule = StoredSchedule(absorb(net), planning)
     if all(engines[0].refuse_plan(plan) is None for plan in absorbed_schedule.plans):
         return absorbed_schedule
 

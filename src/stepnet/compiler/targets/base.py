@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +16,7 @@ from stepnet.compiler.plan.passes.narrow import narrow_weights
 from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.waves import Across
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray

@@ -6,12 +6,12 @@ memory.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.values.arguments import number
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 Array = np.ndarray
@@ -111,3 +111,18 @@ def weight_scales(weights: Sequence[Any], largest: int = 127) -> tuple[float, ..
         raise InputError("the weights to calibrate have NaN or infinity")
     most = np.abs(rows).max(axis=0, initial=0).ravel()
     return tuple(float(scale) for scale in np.where(most > 0, largest / np.where(most > 0, most, 1), 1.0))
+
+
+@dataclass(frozen=True)
+class FrameSamples:
+    """Sequences that a model in integers is calibrated with.
+
+    activations: "int8" or "int16", the dtype of inputs and of the left sides of products.
+    samples: for each sample the arrays [total, features...] of the model's inputs, with all sequences end to
+        end; statics have a row per step.
+    lengths: for each sample the lengths of its sequences.
+    """
+
+    activations: str
+    samples: tuple[tuple[Array, ...], ...]
+    lengths: tuple[Array, ...]

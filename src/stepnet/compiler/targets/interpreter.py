@@ -1,7 +1,6 @@
 """The interpreter as an engine: it runs every net, slowly. It is used only if the user requests it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from stepnet.compiler.targets.cpu.costs import COSTS
 from stepnet.compiler.targets.packed import CallPacking, NetForm, parameters_of, varying_of
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@
 A lane begins its next sequence, with its memory reset, in the step after one ends.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_right
 from heapq import heapreplace
 
 import numpy as np
+
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 
@@ -70,7 +72,7 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
     """
     if len(lengths) == 1 and lengths[0]:
         return Lanes(np.zeros(1, np.int64), np.array([0, 1]), lengths)
-    longest_first = np.argsort(-lengths, kind="stable").astype(np.int64)
+    longest_first = stable_order(-lengths)
     filled = longest_first[: int(np.count_nonzero(lengths))]
     count = min(most, len(filled))
     if count == len(filled):
@@ -80,10 +82,19 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
     rank = np.empty(count, np.int64)
     rank[by_load] = np.arange(count)
     ranks = rank[lane_of]
-    by_lane = np.argsort(ranks, kind="stable")
+    by_lane = stable_order(ranks)
     first = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(ranks, minlength=count), out=first[1:])
     return Lanes(filled[by_lane], first, load[by_load])
+
+
+def stable_order(numbers: Array) -> Array:
+    """Returns the indices that sort integers, those of equal ones in order. NumPy sorts short integers by
+    their digits, which takes a fifth of the time.
+    """
+    limits = np.iinfo(np.int16)
+    is_short = numbers.size and limits.min <= numbers.min() and numbers.max() <= limits.max
+    return np.argsort(numbers.astype(np.int16) if is_short else numbers, kind="stable").astype(np.int64)
 
 
 def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
@@ -92,16 +103,19 @@ def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
     the sequences, longest first. count: the number of lanes; less than the number of sequences. Returns the
     lane of each sequence, and the number of steps of each lane.
     """
-    lane_of = np.empty(len(lengths), np.int64)
+    lane_of, descending = np.empty(len(lengths), np.int64), -lengths
     lane_of[:count], load, begin = np.arange(count), lengths[:count].astype(np.int64), count
     while count >= MANY and begin + count <= len(lengths):
         next_lengths = lengths[begin : begin + count]
         if load.max() > load.min() + next_lengths[-1]:
             break  # one lane may need two more sequences before another needs one
         lanes = np.argsort(load, kind="stable")
-        lane_of[begin : begin + count] = lanes
-        load[lanes] += next_lengths
-        begin += count
+        # Of sequences of one length, all rounds are alike: loads differ as before.
+        equal = bisect_right(descending, descending[begin], begin) - begin
+        rounds = max(1, equal // count)
+        lane_of[begin : begin + rounds * count] = np.tile(lanes, rounds)
+        load[lanes] += rounds * next_lengths
+        begin += rounds * count
     if begin == len(lengths):
         return lane_of, load
     # Each heap entry is an integer that combines steps and lane: it is faster to compare than a pair.

@@ -7,7 +7,7 @@ BuiltLibrary        the files of the library, with its description
 import json
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from math import prod
 from typing import Any, Protocol, runtime_checkable
@@ -21,6 +21,7 @@ from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.compiler.net.windows import derived_length
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Engine
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 RESULTS = ("output", "final")

@@ -14,10 +14,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, InputError
 
 VARIABLES = ("STEPNET_NUM_THREADS", "OMP_NUM_THREADS")

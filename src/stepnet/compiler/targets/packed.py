@@ -9,7 +9,6 @@ Arrays are copied to the memory as the caller has them, and steps are moved ther
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +20,7 @@ from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.types import CONST, is_pairs
 from stepnet.compiler.targets.base import Array, Call, OptionalArrays, Results
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 

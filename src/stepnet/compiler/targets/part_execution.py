@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Call, Chain, Results, StartedRun
 from stepnet.compiler.targets.loop_buffers import LoopBuffers, reused_outputs, reused_results
 from stepnet.compiler.targets.packed import PIECE, CallPacking, plain_call
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray

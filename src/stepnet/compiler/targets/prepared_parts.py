@@ -10,7 +10,7 @@ come back when it ends.
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any
 
@@ -43,6 +43,7 @@ from stepnet.compiler.targets.part_execution import (
     named_results,
     own_results,
 )
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray

@@ -6,7 +6,7 @@ part 2 across       value 8        -> 9          machine code, or NumPy
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,10 +47,12 @@ from stepnet.compiler.targets.part_execution import (
     lent_indices,
     own_results,
     run_chain,
+    sequence_call,
     takes_gaps,
 )
 from stepnet.compiler.targets.prepared_parts import is_nested, prepared_parts
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 Arrays = dict[int, Array]
@@ -315,9 +317,17 @@ class BoundParts(CalledKernel):
 
     @property
     def ends_early(self) -> bool:
-        """Tells whether calls whose sequences end early can run: the only part checks the condition."""
-        only = self.bound[0] if len(self.bound) == 1 else None
-        return self.schedule.single_plan is not None and only is not None and only.ends_early
+        """Tells whether calls whose sequences end early can run: the last part is the recurrence, which
+        checks the condition, and computes all results. What is ahead of it is computed for all steps.
+
+        On the host several parts, whose calls take little time, run a few steps after another instead.
+        """
+        part, last = self.schedule.parts[-1], self.bound[-1]
+        is_alone = self.schedule.single_plan is not None
+        if last is None or not (is_alone or self.kernel.means.memory is not HOST):
+            return False
+        is_last = part.kind == "recurrence" and not part.last_only and not part.is_bound_per_call
+        return is_last and last.ends_early and {*self.net.results} <= {*part.results}
 
     def __call__(self, call: Call) -> Results:
         """Runs all parts of the schedule on the arrays of a call, and returns the results in new arrays.
@@ -331,19 +341,24 @@ class BoundParts(CalledKernel):
         return self.in_turn(call)
 
     def until(self, call: Call) -> Results:
-        """Runs a call whose sequences may end early by the only part, see `ends_early`."""
-        packing, (only,) = self.packing(call), self.bound
-        assert only is not None
-        arrays = iter(packing.put(self.traced_form, call.given))
-        sequences, initial, statics = (
-            [next(arrays) for _ in given] for given in (call.sequences, call.initial, call.statics)
-        )
-        inside = replace(
-            call, positions=packing.positions, sequences=sequences, initial=initial, statics=statics
-        )
-        results = only(inside)
+        """Runs a call whose sequences may end early, as the last part checks, see `ends_early`."""
+        packing, part, last = self.packing(call), self.schedule.parts[-1], self.bound[-1]
+        assert last is not None
+        assert call.until is not None
+        inputs = packing.inputs(self.traced_form, call.given)
+        values, frame = {**self.constants, **dict(zip(self.varying, inputs, strict=True))}, Frame.of(packing)
+        for index in range(len(self.bound) - 1):
+            values.update(self.part_results(index, values, frame))
+        ends = self.traced_form.ends
+        flag = part.results.index(self.net.results[ends.rows[call.until.flag]])
+        until = replace(call.until, flag=flag - len(part.results) + part.memories)
+        found = last(replace(sequence_call(part, values, frame), until=until, last_only=call.last_only))
+        named = dict(zip(part.results, found.arrays, strict=True))
         get = unchanged if has_buffers(call.given) else packing.memory.get
-        return Results(list(map(get, results.outputs)), list(map(get, results.final)))
+        outputs, final = (
+            [get(named[self.net.results[place]]) for place in places] for places in (ends.steps, ends.rows)
+        )
+        return Results(outputs, final)
 
     @computed_once
     def whole(self) -> WholeCalls | None:

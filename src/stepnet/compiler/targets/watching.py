@@ -6,7 +6,8 @@ reported: shorter calls, and calls that are not watched, pay nothing for it.
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ NO_NUMBERS = "a value has no numbers while it is traced: give it as an output, a
 NO_CHANGE = "a value never changes in place; use np.where or np.concatenate to make a new one"
 REAL = "the values of a step are real numbers: write x itself"
 NOT_NAN = "write np.where(np.isnan(x), 0, x), and the function without nan of that"
-BITS = "the integers of a step have no bits: shift by * and // of powers of two"
+BITS = "write it with &, |, ^, ~, << and >> of integers, which steps have"
 
 GROUPS: Mapping[str, str] = {
     # sorted, counted, chosen by values
@@ -54,7 +54,7 @@ GROUPS: Mapping[str, str] = {
     "write np.remainder with 2 * np.pi, and np.cumsum": "np.unwrap",
     REAL: """np.real np.imag np.conj np.conjugate np.angle np.real_if_close np.iscomplex np.isreal
         np.iscomplexobj np.isrealobj .real .imag .conj .conjugate""",
-    BITS: """np.left_shift np.right_shift np.bitwise_count np.packbits np.unpackbits np.gcd np.lcm""",
+    BITS: """np.bitwise_count np.packbits np.unpackbits np.gcd np.lcm""",
     "floats next to each other are nothing that a step tells apart": "np.nextafter np.spacing",
     "a step has no dates": "np.isnat np.datetime_as_string np.busday_count np.busday_offset np.is_busday",
     # products

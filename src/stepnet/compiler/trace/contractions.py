@@ -9,13 +9,13 @@ order.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced, apply, reshaped, transposed
+from stepnet.compiler.values.records import dataclass
 
 # NumPy returns a traced value for a traced value, which its stubs do not know.
 numpy: Any = np

@@ -7,7 +7,6 @@ it.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any, cast
 
@@ -25,6 +24,7 @@ from stepnet.compiler.trace.traced import (
     transposed,
 )
 from stepnet.compiler.values.arguments import is_integer
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

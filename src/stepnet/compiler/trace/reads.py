@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, partial
 from operator import is_
 from threading import local
@@ -30,6 +29,7 @@ from stepnet.compiler.net.types import Literal
 from stepnet.compiler.trace.lines import INSTALLED
 from stepnet.compiler.values.arguments import is_jax_array, is_tensor
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 BYTES = (bytearray, memoryview, array)

@@ -6,7 +6,7 @@ then the next value of each memory.
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, NoReturn, cast
 
@@ -44,6 +44,7 @@ from stepnet.compiler.values.arguments import (
 )
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, promoted_float
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import (
     arranged,
     leaves,

@@ -9,7 +9,6 @@ unchanged on NumPy arrays, and tests compare the net with that.
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NoReturn, cast
 
@@ -24,6 +23,7 @@ from stepnet.compiler.trace.lines import user_line as user_line
 from stepnet.compiler.values import arguments
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, computed, dtype_text
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, skeleton
 from stepnet.errors import InputError, NetError, StepError, StepnetError
 

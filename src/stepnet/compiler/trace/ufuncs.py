@@ -196,18 +196,16 @@ def is_nan(x: Any) -> Traced:
 
 
 def bitwise(ufunc: np.ufunc, operation: str) -> Callable[..., Traced]:
-    """Makes the rule for &, |, ^ or ~ in a step, which applies the logical operation to booleans.
+    """Makes the rule for &, |, ^ or ~ in a step, which is a logical operation for booleans.
 
-    ufunc: NumPy's bitwise function. operation: the name of the logical one, such as "logical_and".
+    ufunc: NumPy's bitwise function, whose name that of integers has. operation: the name of the logical one,
+        such as "logical_and".
     """
 
     def rule(*operands: Any) -> Traced:
-        """Applies the logical operation for &, |, ^ or ~ in a step, where the operands are booleans; raises
-        `StepError` for integers.
-        """
-        if any(dtype != np.bool_ for dtype in loop_dtypes(ufunc, *operands)):
-            raise refuse(f"&, |, ^ and ~ are for booleans in a step; use np.{operation} or comparisons")
-        return apply(operation, *operands)
+        """Applies &, |, ^ or ~ in a step to booleans or to integers; raises `StepError` for floats."""
+        values = in_loop(ufunc, *operands)
+        return apply(operation if values[0].dtype == np.bool_ else ufunc.__name__, *values)
 
     return rule
 

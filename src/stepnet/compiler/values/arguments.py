@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
@@ -24,6 +25,10 @@ LARGEST = int(np.iinfo(np.int64).max)
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 SHOWN = 60
 """The largest number of characters of a wrong argument in a message."""
+LIBRARY = "stepnet.build.load(path, trust=True) loads a library that you built"
+"""The advice for a library for C, where a model file is expected."""
+MOST_MEMORY: ContextVar[int | None] = ContextVar("MOST_MEMORY", default=None)
+"""The bytes that may be allocated for the contents of a model's files, if the user sets a limit."""
 
 
 def short_repr(value: Any) -> str:
@@ -444,3 +449,12 @@ def checked_integers(
         rule = "must not be negative" if array[index] < 0 else f"must be at most {most}"
         raise InputError(f"{what}[{index}] is {array[index]}, and {rule}")
     return array.astype(np.int64)
+
+
+def is_any(steps: str | None) -> bool:
+    """Tells whether the user's argument `steps` is "any"; raises `InputError` for other values but None."""
+    if steps not in (None, "any"):
+        raise InputError(
+            f"steps={short_repr(steps)}: there is only 'any', where no number in a file depends on its steps"
+        )
+    return steps == "any"

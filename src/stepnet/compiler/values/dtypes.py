@@ -1,12 +1,13 @@
 """The dtypes of values: the numbers that they hold, and the dtypes in which they are computed."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
+
+from stepnet.compiler.values.records import dataclass
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # which NumPy knows by name once ml_dtypes is imported
 SMALL = 16 * 1024
@@ -46,10 +47,12 @@ DTYPES = {
         Dtype(BFLOAT16.name, "bf16", "float", "float32"),
     )
 }
+
 COMPUTED = tuple(name for name, row in DTYPES.items() if not row.is_stored)
 """The dtypes that steps compute in."""
 
 
+@lru_cache(256)
 def kind_of_dtype(dtype: Any) -> str:
     """Returns the kind of numbers of a dtype: float, integer (signed or not), bool, or other.
 

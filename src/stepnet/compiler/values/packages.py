@@ -3,10 +3,10 @@
 import platform
 import re
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LibraryError, pip_command
 
 NUMBERS = re.compile(r"\d+(\.\d+)*")

@@ -9,12 +9,13 @@ So a net uses a module's tensors without conversion, and gradients have the layo
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.cells.gated import CELLS, Cell
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.layers import Layer
 from stepnet.model.recurrence import RNN

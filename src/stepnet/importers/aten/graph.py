@@ -7,9 +7,10 @@ outputs   tanh
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.importers.sizes import Size
 
 ARGUMENT, CONSTANT, CALL, ITEM = "argument", "constant", "call", "item"

@@ -5,7 +5,7 @@ entry of the table `table.ATEN`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 from math import gcd, prod
 from typing import Any, cast
@@ -16,6 +16,7 @@ from stepnet.compiler.trace.lines import written_at
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.dtypes import COMPUTED
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError, StepError
 from stepnet.importers.aten.graph import (
     ARGUMENT,

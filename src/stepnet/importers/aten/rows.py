@@ -6,12 +6,13 @@ AtenOperation(on_axes=...)        x.transpose(0, 1)      rule on the axes
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from stepnet.compiler.net.types import Extent
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import refuse
+from stepnet.compiler.values.records import dataclass
 from stepnet.importers.aten.graph import SymbolicSize
 from stepnet.importers.aten.replay import NoValue, ReplayedNode, Rule, is_size
 from stepnet.importers.aten.rules import InferredResult

@@ -9,7 +9,6 @@ values have features alone; `rows` translates their axes.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.contractions import matrix_product
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced, refuse, reshaped
+from stepnet.compiler.values.records import dataclass
 from stepnet.importers.activations import rsqrt
 from stepnet.importers.reductions import REDUCTIONS
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace.traced import refuse
 from stepnet.importers import reductions
 from stepnet.importers.aten import axis_rules, channels, module_sequences, over_steps, places, rules, windows
 from stepnet.importers.aten.replay import Rule
@@ -70,20 +69,14 @@ def comparison(operator: str) -> AtenOperation:
     return AtenOperation(rule, folded=True)
 
 
-def bitwise(operator: str) -> AtenOperation:
-    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of a bitwise operation. It takes
-    booleans only, as steps cannot compute with the bits of integers.
-
-    operator: the name of the logical operation in the table `OPERATORS` that computes it.
+def bitwise(function: Callable[..., Any]) -> AtenOperation:
+    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of a bitwise operation on
+    integers or booleans. function: NumPy's.
     """
 
     def rule(result: InferredResult, *values: Any) -> Any:
-        """Computes PyTorch's &, |, ^ or ~ of booleans as a logical operation; raises `StepError` for
-        integers.
-        """
-        if result.dtype != "bool":
-            raise refuse("&, |, ^ and ~ are for booleans in a step: integers have no bits here")
-        return OPERATORS[operator].function(*values)
+        """Computes PyTorch's &, |, ^ or ~ in the dtype of its result."""
+        return function(*to(result.dtype, values))
 
     return AtenOperation(rule, folded=True)
 
@@ -197,13 +190,13 @@ ATEN: Mapping[str, AtenOperation] = {
     "logical_or.default": logical("logical_or"),
     "logical_xor.default": logical("logical_xor"),
     "logical_not.default": logical("logical_not"),
-    "bitwise_and.Tensor": bitwise("logical_and"),
-    "bitwise_and.Scalar": bitwise("logical_and"),
-    "bitwise_or.Tensor": bitwise("logical_or"),
-    "bitwise_or.Scalar": bitwise("logical_or"),
-    "bitwise_xor.Tensor": bitwise("logical_xor"),
-    "bitwise_xor.Scalar": bitwise("logical_xor"),
-    "bitwise_not.default": bitwise("logical_not"),
+    "bitwise_and.Tensor": bitwise(np.bitwise_and),
+    "bitwise_and.Scalar": bitwise(np.bitwise_and),
+    "bitwise_or.Tensor": bitwise(np.bitwise_or),
+    "bitwise_or.Scalar": bitwise(np.bitwise_or),
+    "bitwise_xor.Tensor": bitwise(np.bitwise_xor),
+    "bitwise_xor.Scalar": bitwise(np.bitwise_xor),
+    "bitwise_not.default": bitwise(np.invert),
     "_to_copy.default": AtenOperation(rules.cast, True, on_axes=axis_rules.unchanged_order),
     "copy.default": AtenOperation(places.copied),
     "clone.default": uncast(rules.itself, folded=True, on_axes=axis_rules.unchanged_order),

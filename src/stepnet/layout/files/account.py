@@ -7,12 +7,13 @@ layer computes, so it is an error unless the user names the array.
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise, takewhile
 from pathlib import Path
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.files.model import FileContents, Module, bare
 from stepnet.layout.files.optimisers import optimiser_state_names

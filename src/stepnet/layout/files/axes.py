@@ -7,7 +7,9 @@ expects. A transpose that swaps steps and features does change the meaning.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

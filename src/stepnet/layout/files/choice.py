@@ -1,9 +1,10 @@
 """The user's choice of a file's modules, and what the user states about them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError, named
 from stepnet.layout.files.account import check_drop, check_nothing_is_lost, listed
 from stepnet.layout.files.model import FileContents, Module, bare, family

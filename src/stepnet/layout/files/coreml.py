@@ -14,13 +14,14 @@ coremltools 9.0.
 import math
 import struct
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, LayoutError
 from stepnet.layout.files import jsons
 from stepnet.layout.files.axes import Axes

@@ -4,10 +4,11 @@ speech.pt  --read-->  FileContents  --convert each module-->  Modules of the tar
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ConversionError, InputError, LayoutError, named
 from stepnet.layout.convert import Conversion, convert, first_fitting, refused
 from stepnet.layout.files.account import (

@@ -6,12 +6,13 @@ Keras, ONNX, TFLite               the file describes its layers and their settin
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, LayoutError
 from stepnet.layout.damaged import Damage
 from stepnet.layout.files.damage import damage_text, damaged_layers

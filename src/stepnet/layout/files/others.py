@@ -10,10 +10,12 @@ which may be an embedding table.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
+
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -16,11 +16,12 @@ fastai/text/models/awdlstm.py of fastai 2 and fastai/text/models/awd_lstm.py of 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import FLOATS
 from stepnet.layout.report import ComputedArray

@@ -4,13 +4,14 @@ LSTM forward and backward   -->   states h, c of the forward direction, then h, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced, lifted
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import transform
 from stepnet.errors import ModelError
 from stepnet.importers.values import repeated_at

@@ -7,26 +7,25 @@ empty lists. So every reader counts the bytes of arrays and objects before it al
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 
+from stepnet.compiler.values.arguments import MOST_MEMORY
 from stepnet.errors import FileError
 from stepnet.layout.options import option
 
 SPARE = 1 << 26  # bytes that are allowed for a file of any size
 TIMES = 8  # times the file's size, in addition: a weight is read, moved and copied
 OBJECT = 128  # approximate bytes of a small Python object in a list or a dictionary
-MOST: ContextVar[int | None] = ContextVar("MOST", default=None)
 
 
 @contextmanager
 def at_most(count: int | None) -> Generator[None]:
     """Limits the memory for each file that is read in the block to `count` bytes; None changes nothing."""
-    token = MOST.set(MOST.get() if count is None else count)
+    token = MOST_MEMORY.set(MOST_MEMORY.get() if count is None else count)
     try:
         yield
     finally:
-        MOST.reset(token)
+        MOST_MEMORY.reset(token)
 
 
 class Store:
@@ -46,7 +45,7 @@ class Store:
         """Sets the limit on memory for a file of `size` bytes; path: in front of messages, unless None."""
         self.path = path or Path()
         self.front = f"{path}: " if path else ""
-        most = MOST.get()
+        most = MOST_MEMORY.get()
         self.most = SPARE + TIMES * size if most is None else most
         self.left = self.most
         self.times = TIMES if most is None else 0

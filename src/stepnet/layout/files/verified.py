@@ -8,12 +8,13 @@ installed.
 import importlib
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError, StepnetError
 from stepnet.layout.files.account import check_stack
 from stepnet.layout.files.formats import kind, read

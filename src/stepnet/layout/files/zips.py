@@ -11,11 +11,11 @@ Source: APPNOTE.TXT 6.3.10 (PKWARE), sections 4.3.7 to 4.3.16 and 4.5.3.
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BufferedIOBase
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.store import OBJECT, Store
 

@@ -7,7 +7,7 @@ A model rarely states the kinds of its axes, so the usual ones are tried until a
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice, product
 from typing import Any, ClassVar, Literal, cast
 
@@ -18,6 +18,7 @@ from stepnet.compiler.trace.lines import written_at
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, ModelError, StepError, StepnetError, printable
 from stepnet.importers.axes import FEATURE, LETTERS, AxesError, MixingError, axes_of, axis_names
 from stepnet.importers.example_steps import FEWEST, only_at
@@ -521,15 +522,6 @@ def located(where: str, inner: str | None = None) -> Generator[None]:
         raise kind(f"{reason}\n  at {where}") from error
     except MISFITS as error:
         raise ModelError(f"its operands or attributes do not fit: {error}\n  at {where}") from error
-
-
-def is_any(steps: str | None) -> bool:
-    """Tells whether the user's argument `steps` is "any"; raises `InputError` for other values but None."""
-    if steps not in (None, "any"):
-        raise InputError(
-            f"steps={short_repr(steps)}: there is only 'any', where no number in a file depends on its steps"
-        )
-    return steps == "any"
 
 
 def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:

@@ -8,11 +8,11 @@ The numbers of steps that are kept follow from those that each row has had, so a
 gives are checked against these.
 """
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import FileError, InputError
 from stepnet.model.batch import MOST_BEGUN
@@ -66,7 +66,9 @@ class ChunkRows:
         given = cast("dict[str, Any]", initial) if isinstance(initial, dict) else {}
         if not given or not all(isinstance(array, np.ndarray) for array in given.values()):
             raise InputError("initial is the state of rows of such a stream, a dict of arrays by name")
-        own: dict[str, Array] = {name: given[name] for name in given if not f"{name}".startswith(STATICS)}
+        own: dict[str, Array] = {
+            name: array.copy() for name, array in given.items() if not f"{name}".startswith(STATICS)
+        }
         own |= {f"{STATICS}{place}": array for place, array in enumerate(statics)}
         if TAKEN in own and own[TAKEN].shape != (rows,):
             raise InputError(f"initial has {TAKEN!r} of shape {own[TAKEN].shape}, and there are {rows} rows")

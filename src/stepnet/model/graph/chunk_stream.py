@@ -9,14 +9,17 @@ import numpy as np
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.targets import Order
+from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.arguments import checked_integer, file_path, flag
 from stepnet.compiler.values.structure import leaves, rebuild, skeleton, titled_leaves
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError
 from stepnet.layout.files import safetensors
 from stepnet.model.batch import Batch, Statics, arranged_as
+from stepnet.model.forms import is_plain
 from stepnet.model.graph.chunk_rows import TAKEN, ChunkRows, arrays_of
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
+from stepnet.model.streams.beginning import copied
 from stepnet.model.streams.chunk_model import ChunkModel
 from stepnet.model.streams.chunk_parts import Chunk
 from stepnet.model.streams.in_use import alone
@@ -59,10 +62,10 @@ class ChunkStream:
         """
         self.programs, self.engine, self.in_use = programs, engine, False
         self._count = checked_integer(rows, ROWS_ARE, 0, MOST_ROWS)
-        self._statics = Statics.of(statics, self._count)
+        self._statics = Statics.of(copied(statics), self._count)
         if self._statics.beside:
             raise InputError("a stream of chunks has no static sequences: give arrays [rows, features...]")
-        self._initial = initial
+        self._initial = copied(initial)
         self._rows: ChunkRows | None = None
 
     @property
@@ -102,22 +105,21 @@ class ChunkStream:
         ends = flag(last, "last")
         chosen = np.arange(self._count) if rows is None else chosen_once(rows, self._count)
         self.programs.check_model()
-        batch = Batch.of(
-            arranged_as(x, self.programs.inputs), None, False, self.programs.own_axes
-        ).end_to_end()
-        if batch.count != len(chosen):
-            has = f"the stream has {len(chosen)} rows" if rows is None else f"rows= names {len(chosen)}"
-            raise InputError(f"there are steps of {batch.count} sequences; {has}")
-        if not len(chosen):
-            raise InputError("the stream has no rows: add some")
-        state = self._begun(batch)
+        is_ragged, state, given = isinstance(x, Ragged), self._rows, self._as_before(x)
+        if state is None or given is None:
+            batch = Batch.of(
+                arranged_as(x, self.programs.inputs), None, False, self.programs.own_axes
+            ).end_to_end()
+            self._check_count(batch.count, chosen, rows)
+            is_ragged, state = isinstance(batch.like, Ragged), self._begun(batch)
+            given = [WaitingSteps(array, batch.positions.lengths) for array in batch.arrays]
+        else:
+            self._check_count(len(given[0].lengths), chosen, rows)
         before = state.kept if rows is None else kept_of(state.kept, chosen)
-        lengths = batch.positions.lengths
-        taken = before[TAKEN] + lengths
-        given = [WaitingSteps(array, lengths) for array in batch.arrays]
+        taken = before[TAKEN] + given[0].lengths
         statics = [before[name] for name in state.statics]
         results, now = state.model.run([*given, *statics], before, Chunk(taken, ends))
-        outputs = [self._output(result, batch) for result in results]
+        outputs = [output_of(result, is_ragged) for result in results]
         now |= {name: before[name] for name in state.statics} | {TAKEN: taken}
         if ends:
             now = state.begin(statics, len(chosen))
@@ -144,7 +146,7 @@ class ChunkStream:
         ([1, 2], 3)
         """
         count = checked_integer(rows, ROWS_ARE, 0, MOST_ROWS - self._count)
-        given, own, specs = Statics.of(statics, count), self._statics, self._static_specs
+        given, own, specs = Statics.of(copied(statics), count), self._statics, self._static_specs
         if self._count or self._rows is not None:
             if (given.specs is None) != (specs is None):
                 raise InputError(f"the rows of this stream have {'no ' * (specs is None)}statics")
@@ -331,6 +333,35 @@ class ChunkStream:
         latest = self.programs.latest
         return self._statics.specs if self._count or latest is None else latest.traced.statics
 
+    def _check_count(self, count: int, chosen: Array, rows: Any) -> None:
+        """Raises `InputError` unless there are steps of as many sequences, `count`, as rows take them.
+
+        chosen: the indices of these rows. rows: the argument that names them; None for all.
+        """
+        if count != len(chosen):
+            has = f"the stream has {len(chosen)} rows" if rows is None else f"rows= names {len(chosen)}"
+            raise InputError(f"there are steps of {count} sequences; {has}")
+        if not len(chosen):
+            raise InputError("the stream has no rows: add some")
+
+    def _as_before(self, x: Any) -> list[WaitingSteps] | None:
+        """Returns the steps of a chunk of one input with the features and the dtype of earlier chunks; None
+        for one that is to be checked.
+        """
+        spec = None if self._rows is None else self._rows.program.traced.inputs
+        if not isinstance(spec, Spec) or spec.levels or spec.axis:
+            return None
+        if type(x) is Ragged and x.levels == 1:
+            values, (offsets,) = x.values, x.offsets
+            lengths = offsets[1:] - offsets[:-1]
+        elif type(x) is np.ndarray and x.ndim > 1 and x.size:
+            rows, steps, *features = x.shape
+            values, lengths = x.reshape(rows * steps, *features), np.full(rows, steps)
+        else:
+            return None
+        is_known = values.dtype == spec.dtype and values.shape[1:] == spec.shape
+        return [WaitingSteps(values, lengths)] if is_known and is_plain(values) else None
+
     def _begun(self, batch: Batch) -> ChunkRows:
         """Returns the rows, made at the first chunk; raises `InputError` for steps of another kind than those
         of earlier chunks. batch: the steps of the chunk.
@@ -388,25 +419,6 @@ class ChunkStream:
                 f"{error}; the inputs are taken to be {known}, as no chunk was taken yet"
             ) from None
 
-    def _output(self, result: Any, batch: Batch) -> Any:
-        """Returns a result in the layout of the inputs; raises `InputError` for an array in which the rows
-        would have different numbers of steps.
-
-        result: the steps that are ready, or what each row has once. batch: the steps of the chunk.
-        """
-        if not isinstance(result, WaitingSteps):
-            return np.array(result)
-        values = np.array(result.values)
-        if isinstance(batch.like, Ragged):
-            return Ragged(values, (result.offsets,))
-        least, most = int(result.lengths.min()), int(result.lengths.max())
-        if least != most:
-            raise InputError(
-                f"the rows have {least} to {most} outputs ready, as they are at different steps: give the "
-                "steps as a Ragged, sn.Ragged.from_padded(x)"
-            )
-        return values.reshape(len(result.lengths), most, *values.shape[1:])
-
     def _digest(self, state: ChunkRows) -> str:
         """Returns a digest of the model, its parameters and the kinds of its inputs."""
         program = state.program
@@ -416,6 +428,26 @@ class ChunkStream:
     def __reduce__(self) -> Any:
         """Raises `InputError`, as a stream cannot be copied or pickled."""
         raise InputError("a stream is not copied or pickled: save it, and load the file into another one")
+
+
+def output_of(result: Any, is_ragged: bool) -> Any:
+    """Returns a result in the layout of the inputs; raises `InputError` for an array in which the rows
+    would have different numbers of steps.
+
+    result: the steps that are ready, or what each row has once. is_ragged: whether the inputs are Raggeds.
+    """
+    if not isinstance(result, WaitingSteps):
+        return np.array(result)
+    values = np.array(result.values)
+    if is_ragged:
+        return Ragged(values, (result.offsets,))
+    least, most = int(result.lengths.min()), int(result.lengths.max())
+    if least != most:
+        raise InputError(
+            f"the rows have {least} to {most} outputs ready, as they are at different steps: give the "
+            "steps as a Ragged, sn.Ragged.from_padded(x)"
+        )
+    return values.reshape(len(result.lengths), most, *values.shape[1:])
 
 
 def specs_text(specs: Any) -> str:

@@ -7,11 +7,15 @@ Layers are tried as a model that calls them, and come back as layers with the sa
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, overload
 
+import numpy as np
+
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.targets import checked_engine, order_of
+from stepnet.compiler.targets.calibration import FrameSamples
 from stepnet.compiler.values.arguments import choice, number, short_repr
 from stepnet.errors import InputError
 from stepnet.model.compose import Bidirectional, Stack
@@ -26,6 +30,7 @@ from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 
 DTYPES = {"int8": ("int8",), "bfloat16": ("bfloat16",), "auto": ("int8", "bfloat16")}
+ACTIVATIONS = ("int8", "int16")
 WITHIN = {"int8": inf, "bfloat16": inf, "auto": 0.02}
 
 
@@ -38,6 +43,7 @@ def quantize(
     within: float | None = None,
     statics: Sequence[Any] | None = None,
     keep: float = 1.0,
+    activations: str | None = None,
     engine: Asked = "auto",
 ) -> QuantizedGraph: ...
 
@@ -51,6 +57,7 @@ def quantize(
     within: float | None = None,
     statics: Sequence[Any] | None = None,
     keep: float = 1.0,
+    activations: str | None = None,
     engine: Asked = "auto",
 ) -> Kind: ...
 
@@ -63,6 +70,7 @@ def quantize(
     within: float | None = None,
     statics: Sequence[Any] | None = None,
     keep: float = 1.0,
+    activations: str | None = None,
     engine: Asked = "auto",
 ) -> Any:
     """Returns the model with its recurrences in fewer bits, as far as errors on samples stay within a bound.
@@ -82,6 +90,9 @@ def quantize(
         statics: The statics of each sample, for a model that has statics.
         keep: The share of the inputs' numbers that the scales of int8 cover, for onednn. With 0.999 the
             largest of a thousand numbers saturates, and the others have finer steps.
+        activations: "int8" or "int16" for `stepnet.build`: a model built for one frame then computes with
+            integers alone. Inputs and the left sides of products have this dtype, and all scales come from
+            the samples. None for products in int8, and float32 between them.
         engine: An engine, or several in order of preference: each recurrence runs on the first one that
             supports it in fewer bits.
 
@@ -106,12 +117,17 @@ def quantize(
     np.True_
     """
     choice(dtype, f"dtype is one of {', '.join(DTYPES)}", tuple(DTYPES))
+    if activations is not None:
+        choice(activations, "activations is 'int8' or 'int16', or None", ACTIVATIONS)
+        if dtype != "int8":
+            raise InputError(f"activations need weights in int8: give dtype='int8', not {dtype!r}")
     meaning = "within is a relative error above 0"
     bound = WITHIN[dtype] if within is None else number(within, meaning, lambda value: value > 0)
     order = order_of(model.engine_order(engine) if isinstance(model, Model) else checked_engine(engine))
     if type(model) is Graph:
         trials = Trials.of(model, samples, statics, keep, order)
         precisions, report = chosen(trials, DTYPES[dtype], bound)
+        report = replace(report, samples_of_frames=frame_samples(trials, activations))
         return QuantizedGraph.of(model, precisions, report, order)
     if not isinstance(model, RNN | Stack | Bidirectional) or any(
         rnn.precision is not None for rnn in recurrences_of(model)
@@ -122,7 +138,30 @@ def quantize(
         )
     trials = Trials.of(as_graph(model, statics), samples, statics, keep, order)
     precisions, report = chosen(trials, DTYPES[dtype], bound)
+    report = replace(report, samples_of_frames=frame_samples(trials, activations))
     return in_precisions(model, trials.of_all(precisions), report)
+
+
+def frame_samples(trials: Trials, activations: str | None) -> FrameSamples | None:
+    """Returns the samples as sequences that a step of the model is calibrated with; None for floats.
+
+    activations: the dtype of the left sides of products.
+    """
+    if activations is None:
+        return None
+    samples, all_lengths = list[tuple[np.ndarray, ...]](), list[np.ndarray]()
+    for reading in trials.readings:
+        call, positions = reading.call, reading.call.positions
+        lengths = np.asarray(positions.lengths)
+        places: list[np.ndarray] = [
+            start + (np.arange(length) if positions.steps is None else positions.steps[:length])
+            for start, length in zip(positions.starts, lengths, strict=True)
+        ]
+        order = np.concatenate(places)
+        statics = [np.repeat(array, lengths, axis=0) for array in call.statics]
+        samples.append((*(np.asarray(array)[order] for array in call.sequences), *statics))
+        all_lengths.append(lengths)
+    return FrameSamples(activations, tuple(samples), tuple(all_lengths))
 
 
 def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:

@@ -1,7 +1,7 @@
 """A graph as the step of one recurrence: for streams, generation, and calls that memories are given to."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, builder_of
 from stepnet.compiler.values.once import computed_once, entry_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, arranged_as, check_inputs

@@ -13,7 +13,6 @@ the net: with other values the net has the same machine code.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.compiler.trace.step import blank, declared, rounded, row_value
 from stepnet.compiler.values.dtypes import promoted_float
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves
 from stepnet.errors import InputError
 
@@ -62,7 +62,12 @@ def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) ->
     model: the user's function.
     inputs, statics: the structures of its sequences and statics, with a `Spec` (features and dtype) for each.
     params: its parameters.
+
+    A model of a file that has its net already, as `known_net`, is not traced for the inputs of that.
     """
+    known: Any = getattr(model, "known_net", None)
+    if isinstance(known, TracedModel) and (known.inputs, known.statics) == (inputs, statics):
+        return known
     return traced_purely(
         model, lambda: traced_once(model, inputs, statics, params), lambda traced: traced.net
     )

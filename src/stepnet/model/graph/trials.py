@@ -4,7 +4,7 @@ samples --> inputs of each recurrence --> quantization scales --> errors of the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from stepnet.compiler.targets.assignment import assign_engines
 from stepnet.compiler.targets.base import LowEngine, LowPrecisionCell
 from stepnet.compiler.targets.calibration import check_keep, data_scale
 from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError, RefusedError
 from stepnet.model.graph.graph import Graph

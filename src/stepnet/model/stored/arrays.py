@@ -1,13 +1,14 @@
 """The arrays of a stored model by name, as they are collected for a file and found in one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 
 Array = np.ndarray

@@ -4,7 +4,6 @@ So a loaded model is traced, checked, planned and differentiated as one that is 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from inspect import Parameter, Signature
 from keyword import iskeyword
 from typing import Any
@@ -14,6 +13,7 @@ from stepnet.compiler.net.types import Type
 from stepnet.compiler.trace.lines import written_at
 from stepnet.compiler.trace.step import ARGUMENTS
 from stepnet.compiler.trace.traced import Traced, builder_of, lifted
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
 from stepnet.model.stored.nets import copied

@@ -1,17 +1,19 @@
 """Rows before the first step of a stream, and the step that they begin with.
 
 The memory of a step is known once the step is traced, which needs its inputs. So until the first step, rows
-are kept as the user gave them.
+are kept as the user gave them, in copies.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.arguments import is_tensor
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError, named
 from stepnet.model.batch import Batch, Statics, check_inputs
@@ -120,12 +122,30 @@ def with_piece(pieces: Sequence[AddedRows], piece: AddedRows) -> tuple[AddedRows
     """Appends a group of rows, those that one call added to a stream before its first step, to the groups so
     far; leaves out groups of which all rows were dropped. Returns the groups.
 
-    A group without rows is appended too if it has any arrays, as the first step checks their shapes.
+    A group without rows is appended too if it has any arrays, as the first step checks their shapes. Its
+    arrays are copied, as the caller may fill them anew before the first step.
 
     pieces: the groups so far. piece: the new group.
     """
     has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
+    piece = replace(piece, initial=copied(list(piece.initial)), statics=copied(list(piece.statics)))
     return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
+
+
+def copied(structure: Any) -> Any:
+    """Returns a structure with copies of its arrays, tensors and Raggeds, which stay as they are when the
+    caller fills the given ones anew.
+    """
+
+    def copy(leaf: Any) -> Any:
+        """Copies an array, a tensor or a Ragged; returns anything else as it is."""
+        if isinstance(leaf, Ragged):
+            return Ragged(leaf.values.copy(), leaf.offsets)
+        if is_tensor(leaf):
+            return leaf.clone()
+        return cast("Array", leaf).copy() if isinstance(leaf, np.ndarray) else leaf
+
+    return transform(copy, structure)
 
 
 def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:

@@ -8,13 +8,12 @@
 So nothing is ready until a sequence has the steps that are copied ahead of it; from then on all steps are.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.streams.chunk_parts import Chunk, ChunkValues, StepCounts
 from stepnet.model.streams.waiting import Kept, WaitingSteps
 from stepnet.ragged.offsets import offsets_of

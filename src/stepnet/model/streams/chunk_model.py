@@ -1,7 +1,6 @@
 """A model as parts that run over chunks of steps: what `ChunkStream` runs, from the schedule of a call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.model.streams.chunk_ends import EndsPart
 from stepnet.model.streams.chunk_parts import (

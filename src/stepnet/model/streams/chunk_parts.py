@@ -10,7 +10,7 @@ others. At the end of a row each part computes the rest, with zeros behind the l
 The parts that an engine runs are in `chunk_plans.py`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, Extent, Type
 from stepnet.compiler.net.windows import WINDOWED, Window, derived_offsets
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.streams.waiting import Kept, WaitingSteps
 from stepnet.ragged.offsets import offsets_of
 

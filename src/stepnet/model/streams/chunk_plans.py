@@ -8,7 +8,6 @@ bits of a sequence are those of a call.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -22,8 +21,10 @@ from stepnet.compiler.targets import Call, Order, engines_of
 from stepnet.compiler.targets.assignment import choice
 from stepnet.compiler.targets.packed import plain_call
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
-from stepnet.model.nets import BoundNet, run_net
+from stepnet.model.forms import FormedCall, call_at
+from stepnet.model.nets import BoundNet, counts_steps, run_net
 from stepnet.model.program import NetProgram
 from stepnet.model.streams.chunk_parts import Chunk, ChunkValues, StepCounts, zeros
 from stepnet.model.streams.on_device import RowsOnDevice, engine_on_device
@@ -179,22 +180,18 @@ class PlanPart:
             given = [values[number] for number in self.sequences]
             return self.named(self.results(given, values, [], plain_call((), chunk.rows)), None), {}
         now: Kept = {}
-        names = [f"{self.name}.waiting.{place}" for place in range(len(self.sequences))]
-        waiting: list[WaitingSteps] = [
-            kept[name].before(values[number]) for name, number in zip(names, self.sequences, strict=True)
-        ]
-        counts = np.minimum.reduce([own.lengths for own in waiting])
-        given = list[Array]()
-        for name, own in zip(names, waiting, strict=True):
-            first, now[name] = own.split(counts)
-            given.append(first.values)
+        if len(self.sequences) == 1:  # nothing waits
+            (new,) = [values[number] for number in self.sequences]
+            counts, given, name = new.lengths, [new.values], f"{self.name}.waiting.0"
+            now[name] = kept[name]
+        else:
+            counts, given = self.ready(values, kept, now)
         before: Array = kept[f"{self.name}.taken"]
         now[f"{self.name}.taken"] = before + counts
         if self.part.kind == "plain":
             call = plain_call((), int(counts.sum()))
             return self.named(self.results(given, values, [], call), counts), now
-        call = Call(self.positions(counts), last_only=self.part.last_only, step_offset=before)
-        results = self.results(given, values, self.memories(values, kept, before), call)
+        results = self.continued_results(given, values, self.memories(values, kept, before), counts, before)
         if self.device is not None:  # memories stay there, all else is for the host
             get = self.device.get
             for place, number in enumerate(self.continued.final):
@@ -205,26 +202,74 @@ class PlanPart:
         else:
             for place, number in enumerate(self.continued.final):
                 now[f"{self.name}.memory.{place}"] = results[number]
-        waits = np.flatnonzero((counts == 0) & (before > 0))
         for place in self.once:
-            name = f"{self.name}.result.{place}"
+            waits, name = (counts == 0) & (before > 0), f"{self.name}.result.{place}"
             results[place][waits] = kept[name][waits]
             now[name] = results[place]
         return self.named(results, counts), now
 
+    def ready(self, values: ChunkValues, kept: Kept, now: Kept) -> tuple[Array, list[Array]]:
+        """Takes as many steps of each row as all values have that the part reads; returns their numbers, and
+        the steps of each value. The others wait, and are added to what is kept.
+
+        values: the values of the chunk so far. kept, now: what the part has kept of the rows, and keeps.
+        """
+        names = [f"{self.name}.waiting.{place}" for place in range(len(self.sequences))]
+        waiting: list[WaitingSteps] = [
+            kept[name].before(values[number]) for name, number in zip(names, self.sequences, strict=True)
+        ]
+        counts, given = np.minimum.reduce([own.lengths for own in waiting]), list[Array]()
+        for name, own in zip(names, waiting, strict=True):
+            first, now[name] = own.split(counts)
+            given.append(first.values)
+        return counts, given
+
+    def continued_results(
+        self, given: list[Array], values: ChunkValues, memories: list[Any], counts: Array, before: Array
+    ) -> list[Array]:
+        """Runs the recurrence over the new steps; returns the results of the net in order. Calls on as many
+        rows are prepared together, for any numbers of steps.
+
+        given: the values with steps that it reads. values: those of the chunk so far. memories: the memories
+        of the rows. counts, before: how many new steps each row has, and how many it had before.
+        """
+        formed = None
+        if self.is_prepared:
+            formed = call_at("ends", given[0], offsets_of(counts), self.name)
+        if formed is not None and self.bound:
+            results = self.bound[0].prepared(formed, [*given, *memories])
+            if results is not None:
+                return results
+        begun = before if self.reads_index else None
+        call = Call(self.positions(counts), last_only=self.part.last_only, step_offset=begun)
+        return self.results(given, values, memories, call, formed)
+
+    @computed_once
+    def is_prepared(self) -> bool:
+        """Tells whether calls of the net, on the sequences and then the memories, can be prepared for any
+        lengths.
+        """
+        ends = self.program.ends
+        read = tuple(self.continued.inputs[place] for place in ends.sequences)
+        in_order = read == tuple(self.plan.ends.sequences) and tuple(ends.memories) == self.continued.memories
+        plain = not ends.statics and not self.part.last_only and not self.reads_index
+        return in_order and plain and self.device is None
+
     def memories(self, values: ChunkValues, kept: Kept, before: Array) -> list[Any]:
-        """Returns the memories that rows go on from: those that were kept, on the device as they are if all
-        rows have begun, and for other rows those of a call.
+        """Returns the memories that rows go on from: those that were kept, as they are if all rows have
+        begun, and for other rows those of a call.
 
         values: of the chunk so far. kept: of the rows. before: their steps in earlier chunks.
         """
-        begun = np.flatnonzero(before > 0)
-        names = [f"{self.name}.memory.{place}" for place in range(len(self.continued.memories))]
-        if len(begun) == len(before) and all(isinstance(kept[name], RowsOnDevice) for name in names):
-            return [kept[name].buffer for name in names]
+        begun = np.flatnonzero(before)
+        own = [kept[f"{self.name}.memory.{place}"] for place in range(len(self.continued.memories))]
+        if len(begun) == len(before) and not any(isinstance(each, RowsOnDevice) for each in own):
+            return own
+        if len(begun) == len(before) and all(isinstance(each, RowsOnDevice) for each in own):
+            return [each.buffer for each in own]
         memories = self.begins(values, len(before))
-        for name, memory in zip(names, memories, strict=True):
-            memory[begun] = kept[name][begun]
+        for each, memory in zip(own, memories, strict=True):
+            memory[begun] = each[begun]
         return memories
 
     def positions(self, counts: Array) -> Positions:
@@ -232,6 +277,11 @@ class PlanPart:
         if not self.latest or not np.array_equal(self.latest[0].lengths, counts):
             self.latest[:] = [Positions.end_to_end(offsets_of(counts))]
         return self.latest[0]
+
+    @computed_once
+    def reads_index(self) -> bool:
+        """True if a step reads how many steps its row has had."""
+        return counts_steps(self.continued.net)
 
     @computed_once
     def latest(self) -> list[Positions]:
@@ -257,18 +307,26 @@ class PlanPart:
         return dict.fromkeys(self.placed.values(), taken), {f"{self.name}.taken": taken, **waiting}
 
     def results(
-        self, given: list[Array], values: ChunkValues, memories: list[Array], call: Call
+        self,
+        given: list[Array],
+        values: ChunkValues,
+        memories: list[Array],
+        call: Call,
+        formed: FormedCall | None = None,
     ) -> list[Array]:
         """Runs the net of the part; returns its results in order.
 
         given: the values with steps, or of rows, that it reads. values: those of the chunk so far. memories:
         the memories of the rows; none for a part without a recurrence. call: the positions of the steps.
+        formed: the form of the call, if later ones may be prepared; else None.
         """
         arrays = dict(enumerate(self.inputs(given, values)))
         arrays = {place: arrays.get(old) for place, old in enumerate(self.continued.inputs)}
         arrays |= dict(zip(self.continued.memories, memories, strict=True))
         if not self.bound:
             self.bound.append(BoundNet.of(self.program, [*arrays.values()], call, self.engine))
+        if formed is not None:
+            self.bound[0].prepare(formed, [*arrays.values()], call)
         return self.bound[0]([*arrays.values()], call)
 
     def inputs(self, given: list[Array], values: ChunkValues) -> list[Array | None]:

@@ -15,7 +15,7 @@ operations within a row. A model that needs later steps, or reads a final value 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Builder, Net, Node, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived, is_pairs
 from stepnet.compiler.net.windows import Window, is_own_axis
+from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Part, Schedule
@@ -30,6 +31,7 @@ from stepnet.compiler.targets import Call, Order, choose, engines_of
 from stepnet.compiler.targets.assignment import choice
 from stepnet.compiler.trace.step import Spec, TracedStep
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves
 from stepnet.errors import InputError, RefusedError, named
 from stepnet.model.layers import LayersProgram
@@ -349,23 +351,23 @@ class ComputedBeginning:
         return dict(zip(self.places, memories, strict=True))
 
 
-def composition(schedule: Schedule, differentiable: bool = False) -> Composition:
+def composition(schedule: Schedule, passes: Pipeline | None = None) -> Composition:
     """Adds all parts of a model, one after the other, to the net of one step, to run the model in a stream.
 
     Raises `InputError` for a model that has no stream.
 
     schedule: the parts of the model in the order they run, with their plans (which operation runs when).
-    differentiable: makes a net that has a gradient: of the operations as they are before the compiler's
-    optimisations. Its memories are the same.
+    passes: the passes of each part, in place of the compiler's optimisations, and without barriers; such a
+    net may differ from a call by rounding, has a gradient, and the same memories.
     """
     check_stream(schedule.traced)
-    composed_net = Composition(schedule.net, not differentiable)
+    composed_net = Composition(schedule.net, passes is None)
     for number in schedule.net.inputs:
         composed_net.add_input(number)
     for part in schedule.parts:
         if (plan := part.plan) is not None:
-            unchanged = Planning((prune,), plan.planning.costs)
-            composed_net.add(part, plan.planned(unchanged) if differentiable else plan)
+            own = plan if passes is None else plan.planned(Planning(passes, plan.planning.costs))
+            composed_net.add(part, own)
     return composed_net
 
 
@@ -385,7 +387,8 @@ def composed(
     output: the structure of its outputs.
     differentiable: makes a step that has a gradient, for which it may differ by rounding.
     """
-    composition_of_parts, net = composition(schedule, differentiable), schedule.net
+    composition_of_parts = composition(schedule, (prune,) if differentiable else None)
+    net = schedule.net
     by_kind = composition_of_parts.inputs_by_kind
     results = [composition_of_parts.value(number) for number in net.results]
     still = [*by_kind[ROWS], *by_kind[CONST]]

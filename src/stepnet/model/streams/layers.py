@@ -1,9 +1,9 @@
 """The recurrences that a stream steps, the bottom one first, and the names of their layers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import named
 from stepnet.model.program import StepProgram
 from stepnet.model.reading import Reading

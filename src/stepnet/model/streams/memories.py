@@ -125,9 +125,9 @@ class Memories:
         moment: the state of the stream, with each row's position in the arrays, and which of its two memories
         is in use.
         """
-        if moment.sides is None:
-            return [array[moment.slots] for array in self.sides[moment.side]]
-        other = moment.sides == 1
+        if (side := moment.side) is not None:
+            return [array[moment.slots] for array in self.sides[side]]
+        other = moment.all_sides == 1
         arrays: list[Array] = []
         for one, two in zip(*self.sides, strict=True):
             array = one[moment.slots]
@@ -152,15 +152,14 @@ class Memories:
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]
 
-    def move(self, moment: Moment, rows: Array) -> None:
+    def move(self, moment: Moment, side: int, rows: Array) -> None:
         """Writes the memory and step count of row rows[i] of a stream to row i: into that of its two memories
         which is not in use.
 
-        moment: the state of the stream, in which all rows must use the same one of their two memories.
+        moment: the state of the stream. side: the one of the two memories that all rows use, 0 or 1.
         """
-        before, after = moment.side, 1 - moment.side
-        old = *self.sides[before], self.begun[before]
-        new = *self.sides[after], self.begun[after]
+        old = *self.sides[side], self.begun[side]
+        new = *self.sides[1 - side], self.begun[1 - side]
         for source, target in zip(old, new, strict=True):
             if moment.in_order:
                 np.take(source, rows, axis=0, out=target[: len(rows)], mode="clip")  # needs no buffer

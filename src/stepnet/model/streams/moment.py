@@ -1,9 +1,10 @@
 """The rows of a stream at a moment, with the slots and sides of their memories."""
 
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 
@@ -16,16 +17,18 @@ class Moment:
     reads the memory of one and writes that of the other. Only `number` changes, and only where all rows take
     a step: adding one to it takes that step in all layers at once. Everything else is a new `Moment`.
 
-    number: the number of steps that all rows took together; its parity (0 or 1) is their side.
+    number: the number of turns that all rows took together. A turn is a step, or another change of side.
     slots: the slot of each row.
-    sides: the side of each row; None where all rows are on the side of `number`.
-    ahead: the number of steps that each row has taken beyond `number`.
+    turns: the number of turns that each row took besides. The parity of all its turns is its side.
+    odd: how many rows have an odd number of them.
+    ahead: the number of steps that each row has taken beyond all its turns.
     in_order: whether row i lies in slot i.
     """
 
     number: int
     slots: Array
-    sides: Array | None
+    turns: Array
+    odd: int
     ahead: Array
     in_order: bool
 
@@ -37,86 +40,113 @@ class Moment:
             writes the other).
         sides: the one of the two, 0 or 1, that the next step of the row reads.
         begun: the number of steps that the row has taken.
-
-        The field `number`, whose parity says which memory the next step of all rows reads, becomes that 0 or
-        1; 0 if the rows differ.
         """
-        mixed = len(sides) > 0 and bool((sides != sides[0]).any())
-        number = int(sides[0]) if len(sides) and not mixed else 0
-        return cls(number, slots, sides if mixed else None, begun - number, is_in_order(slots))
+        odd = int(np.count_nonzero(sides))
+        return cls(0, slots, sides, odd, begun - sides, is_in_order(slots))
 
     @property
-    def side(self) -> int:
+    def side(self) -> int | None:
         """The one of each row's two memories, 0 or 1, that the next step reads, for all rows of the stream;
-        where `sides` has one for each row, that counts instead.
+        None where rows differ.
         """
-        return self.number & 1
+        if not self.odd:
+            return self.number & 1
+        return 1 - (self.number & 1) if self.odd == len(self.turns) else None
+
+    @property
+    def free_side(self) -> int:
+        """The side of new rows: that of the others, if these agree."""
+        return self.side or 0
 
     @property
     def all_sides(self) -> Array:
         """The side of each row: the one of its two memories, 0 or 1, that is the present one."""
-        return np.full(len(self.slots), self.side) if self.sides is None else self.sides
+        return (self.turns + self.number) & 1
 
     @property
     def begun(self) -> Array:
         """The number of steps that each row of the stream has taken."""
-        return self.ahead + self.number
+        return self.ahead + self.turns + self.number
+
+    def sides_of(self, rows: Array) -> Array:
+        """Returns the sides of some rows: the present one of the two memories of each.
+
+        rows: the indices of the rows.
+        """
+        return (self.turns[rows] + self.number) & 1
+
+    def stepped(self, rows: Array, side: int) -> "Moment":
+        """Returns a stream's state after some rows took a step.
+
+        rows: the indices of these rows, each once. side: the one of their two memories that the step read, 0
+        or 1.
+        """
+        turns = self.turns.copy()
+        turns[rows] += 1
+        odd = self.odd + (-len(rows) if (side ^ self.number) & 1 else len(rows))
+        return Moment(self.number, self.slots, turns, odd, self.ahead, self.in_order)
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """Returns a stream's state after some rows took a step, which wrote the other of their two memories.
+        """Returns a stream's state after the other of their two memories was written for some rows.
 
         rows: the indices of these rows.
         begun: the number of steps that each of them has then taken.
         """
-        sides, steps = self.all_sides.copy(), self.begun
+        sides, steps = self.all_sides, self.begun
         sides[rows] = 1 - sides[rows]
         steps[rows] = begun
         return Moment.of(self.slots, sides, steps)
 
     def reordered(self, sources: Array) -> "Moment":
-        """Returns the stream's state after row i took over the memory of row sources[i].
+        """Returns the stream's state after row i took over the memory of row sources[i], which all rows had
+        on the same side.
 
-        Each row has two memories; the other one was written, and the parity of `number` tells which is in
-        use. So `number` grows by one as in a step; `ahead`, a row's steps beyond `number`, falls by one, as
-        no step was taken.
+        Each row has two memories; the other one was written. So `number` grows by one as in a step; `ahead`,
+        a row's steps beyond its turns, falls by one, as no step was taken.
         """
-        return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
+        ahead = (self.ahead + self.turns)[sources]
+        ahead -= self.turns + 1
+        return Moment(self.number + 1, self.slots, self.turns, self.odd, ahead, self.in_order)
 
     def without(self, rows: Array) -> "Moment":
         """Returns the stream's state without these rows; later rows may use their positions in the arrays."""
         kept = np.ones(len(self.slots), bool)
         kept[rows] = False
-        if self.sides is None:
-            slots = self.slots[kept]
-            return Moment(self.number, slots, None, self.ahead[kept], is_in_order(slots))
-        return Moment.of(self.slots[kept], self.sides[kept], self.begun[kept])
+        slots, turns = self.slots[kept], self.turns[kept]
+        odd = int(np.count_nonzero(turns & 1)) if self.odd else 0
+        return Moment(self.number, slots, turns, odd, self.ahead[kept], is_in_order(slots))
 
     def only(self, rows: Array) -> "Moment":
         """Returns the stream's state with these rows alone, in this order."""
-        return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
+        return Moment.of(self.slots[rows], self.sides_of(rows), self.begun[rows])
 
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state with new rows after the others.
 
-        slots: the positions of their memories in the arrays, in the one of two arrays that `self.side` says.
+        slots: the positions of their memories in the arrays, in the one of two arrays that `self.free_side`
+            says.
         begun: the number of steps that each new row has taken.
         """
-        all_slots = np.concatenate([self.slots, slots])
-        ahead = np.concatenate([self.ahead, begun - self.number])
-        sides = self.sides
-        if sides is not None:
-            sides = np.concatenate([sides, np.full(len(slots), self.side)])
-        return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
+        turns, all_slots = (self.free_side ^ self.number) & 1, np.concatenate([self.slots, slots])
+        return Moment(
+            self.number,
+            all_slots,
+            np.concatenate([self.turns, np.full(len(slots), turns)]),
+            self.odd + turns * len(slots),
+            np.concatenate([self.ahead, begun - (self.number + turns)]),
+            is_in_order(all_slots),
+        )
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state after the memories of some rows were written to other positions of the
         arrays.
 
         rows: the indices of these rows. slots: their new positions in the arrays; the memories are in the one
-        of two arrays that `self.side` says. begun: the number of steps that each of these rows has taken.
+        of two arrays that `self.free_side` says. begun: the number of steps that each of these rows has
+        taken.
         """
-        all_slots, sides, steps = self.slots.copy(), self.all_sides.copy(), self.begun
-        all_slots[rows], sides[rows], steps[rows] = slots, self.side, begun
+        all_slots, sides, steps = self.slots.copy(), self.all_sides, self.begun
+        all_slots[rows], sides[rows], steps[rows] = slots, self.free_side, begun
         return Moment.of(all_slots, sides, steps)
 
     def free(self, count: int) -> Array:
@@ -130,4 +160,4 @@ class Moment:
 
 def is_in_order(slots: Array) -> bool:
     """Returns whether row i lies in slot (position) i of the arrays, so that no indexing is needed."""
-    return bool(np.array_equal(slots, np.arange(len(slots))))
+    return bool((slots == np.arange(len(slots))).all())

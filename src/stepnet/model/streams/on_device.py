@@ -125,13 +125,13 @@ class DeviceMemories(Memories):
             arrays.append(array)
         return arrays
 
-    def move(self, moment: Moment, rows: Array) -> None:
+    def move(self, moment: Moment, side: int, rows: Array) -> None:
         """Writes the memory and step count of row rows[i] of a stream to row i: into that of its two memories
         which is not in use. Nothing is copied to the host.
 
-        moment: the state of the stream, in which all rows must use the same one of their two memories.
+        moment: the state of the stream. side: the one of the two memories that all rows use, 0 or 1.
         """
-        before, after = moment.side, 1 - moment.side
+        before, after = side, 1 - side
         for source, target in zip(self.sides[before], self.sides[after], strict=True):
             moved = source.of(moment.slots[rows], False)
             target.put(moment.slots, moment.in_order and len(moment.slots) == self.capacity, moved)

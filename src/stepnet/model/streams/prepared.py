@@ -1,7 +1,6 @@
 """Steps of one layer on arrays that are allocated once: inputs are copied in, and outputs are copied out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from stepnet.compiler.targets import Bound, Call, Results
 from stepnet.compiler.trace.step import TracedStep
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, skeleton, titled_leaves
 from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.batch import checked_array
@@ -62,6 +62,10 @@ def no_step() -> None:
     """Does nothing: it takes the place of the compiled step where no rows are to be stepped."""
 
 
+NOTHING = Chosen(NO_SLOTS, no_step, [], [], None)
+"""The step of no rows, which is chosen at first."""
+
+
 class PreparedStep:
     """Runs the steps of one layer of a stream on arrays that are allocated once, for up to `capacity` rows.
 
@@ -86,8 +90,7 @@ class PreparedStep:
         self.counts = kind.counts
         self.plain = len(self.outputs) == 1 and skeleton(traced.output) == "array"
         self.alone = skeleton(kind.inputs) == "array"
-        nothing = Chosen(NO_SLOTS, no_step, [], [], None)
-        self.chosen = [nothing, nothing]
+        self.chosen = [NOTHING, NOTHING]
 
     @property
     def steps(self) -> list[Any]:
@@ -206,9 +209,13 @@ class PreparedStep:
 
         side: the one of each row's two memories that the step reads, 0 or 1; it writes the other.
         """
-        self.chosen[side] = Chosen(NO_SLOTS, no_step, [], [], None)  # in case of an error below
+        before = self.chosen[side]
+        self.chosen[side] = NOTHING  # in case of an error below
         count = len(slots)
-        inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))
+        if before.inputs and count == len(before.slots):
+            inputs, outputs = before.inputs, before.outputs
+        else:
+            inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))
         run = self.steps[side].of(slots) if count else no_step
         chosen = Chosen(slots, run, inputs, outputs, inputs[0] if self.alone else None)
         self.chosen[side] = chosen

@@ -15,7 +15,6 @@ and dtypes.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +23,7 @@ import numpy as np
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves, skeleton
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, StepnetError, named

@@ -20,6 +20,8 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
 
     before: the `Spec`s of the earlier statics; those of sequences have an axis.
     """
+    if statics is None and before is None:  # as usual
+        return []
     if statics is None and leaves(before):
         raise InputError(f"the rows of this stream have statics, {skeleton(before)}; give statics= for them")
     statics = arranged(statics, before)

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import StepnetError, named
 from stepnet.model.streams.beginning import AddedRows, LayerStep, New, prepare_step, step_for
@@ -202,5 +202,5 @@ def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> 
         steps = tuple((names, step.grown(room, moment.slots)) for names, step in steps)
     for (names, step), own in zip(steps, new, strict=True):
         with named_layer(names):
-            own.put(step, slots, moment.side, begun)
+            own.put(step, slots, moment.free_side, begun)
     return steps, slots

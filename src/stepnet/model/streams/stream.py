@@ -125,13 +125,13 @@ class Stream:
         self.in_use = True
         try:
             steps, moment = self._steps, self._moment
-            if rows is not None or steps is None or moment.sides is not None:
+            if rows is not None or steps is None or (side := moment.side) is None:
                 return self._careful_step(x, rows)
             names, step = steps[0]
             if not names:  # a single recurrence, without `run`: its call takes a twentieth of a short step
-                x = step.step_rows(x, moment.slots, moment.side)
+                x = step.step_rows(x, moment.slots, side)
             else:
-                x = run(steps, self._whole, x, moment.slots, moment.side)
+                x = run(steps, self._whole, x, moment.slots, side)
             moment.number += 1
             return x
         finally:
@@ -146,40 +146,40 @@ class Stream:
         x: the inputs of the rows that take the step. rows: these rows, as an index, indices or a mask; None
         for all.
         """
-        rows_to_run = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
+        row_indices = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             check_there_are_rows(self.rows)
-            waits, moment = rows is not None, first_moment(self._pieces)
-            steps, x = first_step(self.layers, self._pieces, moment, x, rows_to_run, waits, self.engine)
+            waits, moment, side = rows is not None, first_moment(self._pieces), 0
+            steps, x = first_step(self.layers, self._pieces, moment, x, row_indices, waits, self.engine)
             self._set(steps, moment)
         else:
-            moment = self._on_one_side(rows_to_run)
-            slots = moment.slots if rows is None else moment.slots[rows_to_run]
-            side = int(moment.all_sides[rows_to_run[0]]) if len(rows_to_run) else moment.side
+            side = self._side_for(row_indices)
+            moment = self._moment
+            slots = moment.slots if rows is None else moment.slots[row_indices]
             x = run(self._steps, self._whole, x, slots, side, rows is not None)
-        self._moment = moment.after(rows_to_run, moment.begun[rows_to_run] + 1)
+        self._moment = moment.stepped(row_indices, side)
         return x
 
-    def _on_one_side(self, row_indices: Array) -> Moment:
+    def _side_for(self, row_indices: Array) -> int:
         """Copies memories so that all of these rows use the same one of their two memories, which a step
-        reads; returns the new state.
+        reads; returns which, 0 or 1.
 
         It is the one that most of them use already, and 0 if there are as many of each.
 
         row_indices: the indices of the rows.
         """
         moment = self._moment
-        if moment.sides is None or not len(row_indices):
-            return moment
-        sides = moment.sides[row_indices]
+        if (same := moment.side) is not None:
+            return same
+        sides = moment.sides_of(row_indices)
         ones = int(np.count_nonzero(sides))
         side = int(2 * ones > len(sides))
-        others = row_indices[sides != side]
-        if len(others):
+        if 0 < ones < len(sides):
+            others = row_indices[sides != side]
             for _, step in self._steps or ():
                 step.memories.carry(moment.slots[others], side)
-            moment = self._moment = moment.after(others, moment.begun[others])
-        return moment
+            self._moment = moment.after(others, moment.begun[others])
+        return side
 
     # ---- rows that come and go
 
@@ -330,9 +330,11 @@ class Stream:
         order = sources(rows, self.rows)
         if self._steps is None:
             raise InputError("nothing was stepped yet: give the rows of initial= in the order you want")
-        moment = self._moment if self._moment.sides is None else self._on_one_side(np.arange(self.rows))
+        if (side := self._moment.side) is None:
+            side = self._side_for(np.arange(self.rows))
+        moment = self._moment
         for _, step in self._steps:
-            step.memories.move(moment, order)
+            step.memories.move(moment, side, order)
         self._moment = moment.reordered(order)
 
     def _with_new(
@@ -376,7 +378,7 @@ class Stream:
             count,
             self.layers.split(initial, "initial"),
             self.layers.split(statics, "statics"),
-            begun_steps(0 if begun is None else begun, count),
+            np.zeros(count, np.int64) if begun is None else begun_steps(begun, count).copy(),
             np.arange(count),
         )
 

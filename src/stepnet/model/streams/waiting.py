@@ -1,12 +1,12 @@
 """Steps of several rows, end to end, as the parts of a stream of chunks pass them on and keep them."""
 
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
@@ -46,13 +46,16 @@ class WaitingSteps:
         return WaitingSteps(both[positions_of(starts.ravel(), counts.ravel())], lengths)
 
     def split(self, counts: Array) -> "tuple[WaitingSteps, WaitingSteps]":
-        """Divides the steps of each row i into the first `counts[i]` and the rest."""
+        """Divides the steps of each row i into the first `counts[i]` and the rest.
+
+        The rest is a copy, as it is kept when the caller's array may have other contents.
+        """
         rest, starts = self.lengths - counts, self.offsets[:-1]
         if not rest.any():
             return self, WaitingSteps(self.values[:0], rest)
         if len(counts) == 1:
             place = int(counts[0])
-            return WaitingSteps(self.values[:place], counts), WaitingSteps(self.values[place:], rest)
+            return WaitingSteps(self.values[:place], counts), WaitingSteps(self.values[place:].copy(), rest)
         first, others = (
             self.values[positions_of(*some)] for some in ((starts, counts), (starts + counts, rest))
         )

@@ -8,11 +8,12 @@ imported when `accelerate` is first called, and `stepnet.torch` works without an
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Any, cast
 
 from stepnet.compiler.values.entry_points import installed, load_object
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from random_steps import RandomStep, random_steps, sequences_for
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.compiler.net import CONST, STEPS, Builder, Net, Type, widened
+from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Type, widened
 from stepnet.compiler.plan import PIPELINE, optimised
 from stepnet.compiler.plan.passes.factor import factor
 from stepnet.compiler.plan.passes.fold import fold
+from stepnet.compiler.plan.passes.legalise import legalise
 from stepnet.compiler.targets import Call
 from stepnet.compiler.trace import Spec
 from stepnet.compiler.values import leaves
@@ -303,6 +304,16 @@ def test_legalise_leaves_products_of_vectors_and_reductions_of_two_axes() -> Non
     assert set(ranks["matmul"]) == {1}
     assert len(ranks["reduce"]) == 2
     assert set(ranks["reduce"]) == {2}
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_legalise_keeps_the_encoding_of_the_weights(shape: tuple[int, ...]) -> None:
+    builder = Builder()
+    x = builder.input(Type(ROWS, shape, "float32"), "x")
+    W = builder.input(Type(CONST, (4, 2), "float32"), "W")
+    net = legalise(builder.net([builder.add("matmul", x, W, weights="int8")]))
+    kept = [node.attributes.get("weights") for node in net.nodes if node.kind == "matmul"]
+    assert kept == ["int8"] * (3 if len(shape) > 1 else 1)
 
 
 def test_an_integer_product_of_floats_is_cast_first() -> None:

@@ -1,6 +1,5 @@
 """The waves of machine code that calls run, as tests see them."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ def tasks_of_waves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(self.tasks))
         run(self)
 
-    def counted_block(self: CallBlock, arrays: Sequence[Any]) -> bool:
+    def counted_block(self: CallBlock, arrays: list[Any]) -> bool:
         seen.extend(1 if turn.group is None else turn.group.count for turn in self.turns)
         return run_block(self, arrays)
 

@@ -13,10 +13,11 @@ from tolerance import assert_close
 from zoo import rnn_of, uniform
 
 import stepnet as sn
-from stepnet.compiler.net import totals
+from stepnet.compiler.net import STEPS, Builder, Type, totals
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.products import contract as module
+from stepnet.compiler.targets.cpu.running.finish import joined
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 Array = np.ndarray
@@ -41,7 +42,9 @@ def of_places(
     left: Array, other: Array, places: Array, processor: Processor, weights: str | None = None
 ) -> Array:
     """The sum over the rows at some places, in this order."""
-    work = module.Contract(left.shape[1], other.shape[1], left.dtype.name, places, processor, weights)
+    work = module.Contract(
+        [(0, 1)], [left.shape[1], other.shape[1]], left.dtype.name, places, processor, weights
+    )
     result = np.full((left.shape[1], other.shape[1]), np.nan, left.dtype)
     work.point(*(array.ctypes.data for array in (left, other, result)))
     work()
@@ -161,7 +164,7 @@ def test_the_sum_of_each_sequence_is_that_of_its_rows_alone(
     sn.set_threads(threads)
     constants(module, AT_ONCE=at_once, SHARED=0)
     for own, right_ones in ((offsets, expected), (offsets[:1], expected[:0])):
-        work = module.Contract(9, 20, "float32", places[: own[-1]], processor, offsets=own)
+        work = module.Contract([(0, 1)], [9, 20], "float32", places[: own[-1]], processor, offsets=own)
         result = np.full(right_ones.shape, np.nan, "float32")
         work.point(*(array.ctypes.data for array in (a, b, result)))
         work()
@@ -169,19 +172,62 @@ def test_the_sum_of_each_sequence_is_that_of_its_rows_alone(
         np.testing.assert_array_equal(result, right_ones, strict=True)
 
 
+@pytest.mark.parametrize("weights", [None, "bfloat16"])
+@pytest.mark.parametrize(("threads", "is_split"), [(1, False), (3, False), (3, True)])
+@pytest.mark.parametrize("columns", [(9, 20, 33, 64), (70, 5, 64, 16)], ids=["wide right", "wide left"])
+def test_products_that_share_operands_have_the_bits_of_each_alone(
+    columns: tuple[int, ...], threads: int, is_split: bool, weights: str | None, constants: Constants
+) -> None:
+    """Each operand is packed once, for all products that read it on the same side."""
+    offsets = np.array([0, 3, totals.BLOCK + 9, totals.BLOCK + 9, 2 * totals.BLOCK + 1])
+    arrays, processor = vectors(offsets[-1], *columns), PROCESSORS[0]
+    places = np.random.default_rng(4).permutation(offsets[-1])
+    products = [(0, 1), (0, 2), (3, 1), (2, 2), (3, 2)]
+    pieces = [places[a:b] for a, b in pairwise(offsets)] if is_split else [places]
+    expected = [
+        np.array([module.contract(arrays[m][p], arrays[n][p], processor, weights=weights) for p in pieces])
+        for m, n in products
+    ]
+    sn.set_threads(threads)
+    constants(module, SHARED=0)
+    own = offsets if is_split else None
+    work = module.Contract(products, columns, "float32", places, processor, weights, own)
+    results = [np.full_like(array, np.nan) for array in expected]
+    sets = zip(products, results, strict=True)
+    work.point(*(array.ctypes.data for (m, n), result in sets for array in (arrays[m], arrays[n], result)))
+    work()
+    assert len(work.packed_memory) == len(work.tasks) * (3 + 2)
+    work.release()
+    for result, right_ones in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, right_ones, strict=True)
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, 1)])
+def test_contracts_that_share_an_operand_are_one_task(order: tuple[int, int]) -> None:
+    """As of the matrices of an LSTM, but not of a GRU, whose cotangents differ in one gate."""
+    builder = Builder()
+    x, h, d, other = (builder.input(Type(STEPS, (3,), "float32"), name) for name in ("x", "h", "d", "other"))
+    pairs = [(x, d), (h, d), (h, other)]
+    first, second, third = (builder.add("contract", *(pair[place] for place in order)) for pair in pairs)
+    net = builder.net([first, second, third])
+    assert joined(net, [first, second]) == [(first, second)]
+    assert joined(net, [first, third]) == [(first,), (third,)]
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("how", ["threads", "pieces"])
 def test_a_prepared_gradient_whose_contracts_take_several_calls_has_the_same_bits(
-    how: str, constants: Constants
+    how: str, cell: str, constants: Constants
 ):
     sn.set_threads(1)
     values = [uniform(9, 60, 4, seed=seed) for seed in range(3)]
-    expected = [gradients(sn.vjp(rnn_of("gru", 4, 40)), x) for x in values]
+    expected = [gradients(sn.vjp(rnn_of(cell, 4, 40)), x) for x in values]
     if how == "threads":
         sn.set_threads(3)
         constants(module, SHARED=0)
     else:
         constants(module, AT_ONCE=1)
-    run = sn.vjp(rnn_of("gru", 4, 40))
+    run = sn.vjp(rnn_of(cell, 4, 40))
     for _ in range(2):
         assert_same_bits([gradients(run, x) for x in values], expected)
 

@@ -1,7 +1,9 @@
-"""Tiles fetch the parameters of the tiles that follow, each a part, where these are in a far cache."""
+"""Tiles fetch the parameters of the tiles that follow, each a part, where these are in a far cache; and the
+memory of their own elementwise work, a part with each of the packed words that they multiply."""
 
 import ctypes
 import re
+from collections.abc import Callable
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -9,11 +11,12 @@ import pytest
 from llvmlite import ir
 
 from stepnet import cells
-from stepnet.compiler.targets.cpu import I64, POINTER, Code, Tile, host_processor
+from stepnet.compiler.targets.cpu import I64, POINTER, Code, FetchList, Tile, host_processor
 from stepnet.compiler.targets.cpu.compile.generate import llvm_module
 from stepnet.compiler.targets.cpu.emit.cells import Following, TilePlace, fetched_ahead
 from stepnet.compiler.targets.cpu.lower.program import lowered
 
+Array = np.ndarray
 LINE = 64
 
 
@@ -21,9 +24,10 @@ class RecordingCode(Code):
     """Writes the addresses of prefetches to memory instead."""
 
     log: ir.Value
+    level: int
 
     def prefetch(self, pointer: ir.Value, is_written: bool = False, level: int = 1) -> None:
-        assert level == 2
+        assert level == self.level
         assert not is_written
         count = self.read_number(self.log, self.number(0))
         place = self.at(self.log, self.mul(self.add(count, self.number(1)), self.number(8)))
@@ -31,23 +35,17 @@ class RecordingCode(Code):
         self.write(self.add(count, self.number(1)), self.log, 8)
 
 
-def fetched(tile: Tile, words: int, unit_bytes: int, block: int, parts: int) -> list[int]:
-    """The bytes, from the first parameter on, at which all tiles of a unit block fetch lines."""
+def recorded(write: Callable[[RecordingCode, ir.Value], None], level: int, pointer: int, most: int) -> Array:
+    """The addresses that a function of machine code fetches into the cache `level`.
+
+    write: writes the code. pointer: what the function gets. most: at least as many as it fetches.
+    """
     module, processor = ir.Module(), host_processor()
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER, POINTER]), "fetch")
     code = RecordingCode(function.append_basic_block("entry"), processor)
-    packed, code.log = function.args
-    turns = tile.gate_groups
-    with (
-        code.loop(code.number(0), code.number(parts)) as part,
-        code.loop(code.number(0), code.number(turns)) as turn,
-    ):
-        following = Following(code.number(block), part, code.number(parts))
-        place = TilePlace(part, code.number(0), turn if turns > 1 else None, following)
-        ahead = fetched_ahead(code, packed, unit_bytes, words, tile, place)
-        assert ahead is not None
-        with code.loop(code.number(0), code.number(words), 2) as first:
-            ahead.fetch(code, first, 2)
+    given, code.log = function.args
+    code.level = level
+    write(code, given)
     code.ret_void()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -55,11 +53,49 @@ def fetched(tile: Tile, words: int, unit_bytes: int, block: int, parts: int) -> 
     machine = target.create_target_machine(processor.cpu, processor.features, opt=2)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
     engine.finalize_object()
-    log = np.zeros(1 + parts * turns * words, np.int64)
+    log = np.zeros(1 + most, np.int64)
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address("fetch"))
-    run(2**40, log.ctypes.data)
-    assert log[0] == parts * turns * words
-    return [int(address) - 2**40 for address in log[1:]]
+    run(pointer, log.ctypes.data)
+    return log[1 : 1 + log[0]]
+
+
+def fetched(tile: Tile, words: int, unit_bytes: int, block: int, parts: int) -> list[int]:
+    """The bytes, from the first parameter on, at which all tiles of a unit block fetch lines."""
+    turns = tile.gate_groups
+
+    def write(code: RecordingCode, packed: ir.Value) -> None:
+        with (
+            code.loop(code.number(0), code.number(parts)) as part,
+            code.loop(code.number(0), code.number(turns)) as turn,
+        ):
+            following = Following(code.number(block), part, code.number(parts))
+            place = TilePlace(part, code.number(0), turn if turns > 1 else None, following)
+            ahead = fetched_ahead(code, packed, unit_bytes, words, tile, place)
+            assert ahead is not None
+            with code.loop(code.number(0), code.number(words), 2) as first:
+                ahead.fetch(code, first, 2)
+
+    addresses = recorded(write, 2, 2**40, parts * turns * words)
+    assert len(addresses) == parts * turns * words
+    return [int(address) - 2**40 for address in addresses]
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize(("entries", "words"), [(1, 64), (70, 64), (64, 64), (300, 8)])
+def test_each_listed_address_is_fetched_during_the_products(entries: int, words: int, turns: int) -> None:
+    """In their order, and no more of them at a time than there need be."""
+    given = 2**40 + 64 * np.arange(entries)
+
+    def write(code: RecordingCode, pointer: ir.Value) -> None:
+        with code.loop(code.number(0), code.number(turns)) as turn:
+            listed = FetchList(pointer, entries, turns * words, code.mul(turn, code.number(words)))
+            with code.loop(code.number(0), code.number(words), 4) as first:
+                listed.fetch(code, first, 4)
+
+    found = recorded(write, 1, given.ctypes.data, turns * words * (entries + 1))
+    assert list(dict.fromkeys(found.tolist())) == given.tolist()
+    steps = turns * words // 4
+    assert len(found) == steps * min(entries, -(-entries // steps))
 
 
 @pytest.mark.parametrize(
@@ -92,3 +128,12 @@ def test_only_large_parameters_are_fetched(units: int, fetches: bool):
     processor = host_processor()
     text = str(llvm_module(lowered(gru.plan, processor), processor))
     assert (re.search(r"llvm\.prefetch.*i32 0, i32 2, i32 1", text) is not None) == fetches
+
+
+def test_threads_that_share_steps_fetch_the_values_that_others_computed():
+    """The values of all units, ahead of the products; inputs, which no thread computes, are left alone."""
+    gru = cells.rnn("gru", cells.CELLS["gru"].parameters(64, 64, seed=0))
+    processor = host_processor()
+    program = lowered(gru.plan, processor)
+    assert (program.load.loop.exchanged, program.load.others.exchanged) == (4 * 64, 0)
+    assert re.search(r"llvm\.prefetch.*i32 0, i32 3, i32 1", str(llvm_module(program, processor)))

@@ -16,6 +16,7 @@ from stepnet.compiler.targets.cpu.machine.memory import (
     RowAllocator,
     aligned,
     data_offset,
+    items_offset,
 )
 from stepnet.errors import LibraryError
 
@@ -122,3 +123,11 @@ def test_array_objects_of_another_layout_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(f"{data_offset.__module__}.pointer", lambda array: 1)  # what no array's pointer is
     with pytest.raises(LibraryError, match=r"array objects of NumPy [\d.]+ have another layout"):
         data_offset.__wrapped__()
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_a_list_holds_the_pointer_to_its_items(count: int) -> None:
+    items: list[object] = [object() for _ in range(count)]
+    first = ctypes.c_void_p.from_address(id(items) + items_offset()).value or 0
+    found = [ctypes.c_void_p.from_address(first + 8 * place).value for place in range(count)]
+    assert found == [*map(id, items)]

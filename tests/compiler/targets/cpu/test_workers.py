@@ -24,6 +24,7 @@ from stepnet.compiler.targets.cpu.emit import driver_code
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
 from stepnet.compiler.targets.cpu.running import prepared_chain
+from stepnet.compiler.targets.cpu.running.call_block import ThreadedBlock
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks
 from stepnet.compiler.targets.cpu.threads import waiting, workers
 from stepnet.compiler.targets.cpu.threads.handover import (
@@ -323,6 +324,44 @@ def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
         pauses[0] = 30_000  # the last part of a run that paused: little is left for the first thread
         order.lead()
         assert crew.lateness.thread_limit(2) == 2
+
+
+def test_a_prepared_call_uses_all_threads_again_after_some_were_late(shared: sn.RNN, constants: Constants):
+    """It had one thread while it was prepared, as the others were late then."""
+    x, pool = inputs(4, 20), workers.WORKER_POOL
+    constants(workers, LEFT_OUT=60.0, LONGEST_LEFT_OUT=60.0)
+    pool.lateness = Lateness()
+    pool.lateness.limit_threads(1)
+    for _ in range(4):
+        shared(x)
+    block = [each for each in gc.get_objects() if isinstance(each, ThreadedBlock)][-1]
+    assert [group.fields[workers.MOST] for group in block.groups] == [1]
+    constants(workers, LEFT_OUT=0.0, LONGEST_LEFT_OUT=0.0)
+    pool.lateness = Lateness()
+    shared(x)
+    assert [group.fields[workers.MOST] for group in block.groups] == [threads()]
+
+
+def test_a_timed_call_says_whether_threads_were_late():
+    crew = crew_of(1)
+    crew.lateness.limit_threads(1)
+    seconds = crew.timed(lambda: None)
+    assert seconds is not None
+    assert 0 < seconds < 1
+    assert crew.lateness.thread_limit(2) == 2
+    assert crew.timed(lambda: crew.lateness.limit_threads(1)) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system does not keep threads anywhere")
+def test_threads_stay_on_processors_of_their_own_while_they_are_measured(same_threads: None):
+    sn.set_threads(2)
+    crew, before = crew_of(1), os.sched_getaffinity(0)
+    if len(before) < 2:
+        pytest.skip("one processor")
+    with crew.apart():
+        own, other = os.sched_getaffinity(0), os.sched_getaffinity(crew.workers[0].thread)
+        assert (len(own), own & other, own | other) == (1, set(), before)
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(crew.workers[0].thread) == before
 
 
 # ---- steps that threads share ------------------------------------------------------------------------------

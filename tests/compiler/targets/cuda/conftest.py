@@ -17,14 +17,29 @@ def shuffle_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.fixture
-def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def codes(done: "Done") -> list[Any]:
+    """The codes of the kernels that emulated devices launch, as they do."""
+    return done.codes
+
+
+class Done(list[str]):
+    """Words for the work of emulated devices. codes: the codes of the kernels that were launched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = list[Any]()
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> Done:
     """The work of emulated devices as it is done: "loop", "loop of groups", "stage 5" of 5 entries and other
     launches by the first word of their names, and copies: "write", "read", "copy" and "clear".
     """
-    made = list[str]()
+    made = Done()
 
     def word(code: Any, blocks: int, words: Any) -> str:
         """The word for a launch."""
+        made.codes.append(code)
         name = code.name.split()[0].strip(",")
         more = {"loop": " of groups" if code.group > 1 else "", "stage": f" {words[0]}"}
         return name + more.get(name, "")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from device_models import RANDOM, gru, ragged
 from random_ways import assert_same_bits
+from watched_device import bits
 from zoo import rnn_of
 
 import stepnet as sn
@@ -16,6 +17,7 @@ from stepnet.compiler.targets.cuda import (
     RECORDED,
     CudaEngine,
     DeviceCode,
+    DeviceWork,
     EmulatedDevice,
     LoopLoad,
     PartPlace,
@@ -39,11 +41,12 @@ class WatchedDevice(EmulatedDevice):
     """An emulated device that counts the loops on each side stream.
 
     is_deaf: whether side streams do not wait for each other. interrupted: the loop that is interrupted.
+    again: how often work with several streams was given again.
     """
 
     def __init__(self) -> None:
         super().__init__(5)
-        self.loops, self.is_deaf, self.interrupted = Counter[int](), False, -1
+        self.loops, self.is_deaf, self.interrupted, self.again = Counter[int](), False, -1, 0
 
     def launch(self, code: DeviceCode, blocks: int, words: Sequence[int]) -> None:
         if self.fork is not None and "loop" in code.name:
@@ -55,6 +58,20 @@ class WatchedDevice(EmulatedDevice):
     def follow(self, stream: int, mark: Mapping[int, int]) -> None:
         if not self.is_deaf or not stream or not any(mark):
             super().follow(stream, dict(mark))
+
+    def repeated(self, calls: Sequence[DeviceWork], kept: object) -> Callable[[Sequence[int]], None]:
+        run = super().repeated([each for each in calls if not (self.is_deaf and is_among_sides(each))], kept)
+
+        def counted(memory: Sequence[int]) -> None:
+            self.again += any(each.stream for each in calls)
+            run(memory)
+
+        return counted
+
+
+def is_among_sides(work: DeviceWork) -> bool:
+    """Tells whether work is a side stream's wait for a mark that is not the first one, of the fork."""
+    return work.kind == "follow" and bool(work.stream and work.count)
 
 
 @pytest.fixture(autouse=True)
@@ -68,9 +85,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedDevice]:
     targets.engine.cache_clear()
 
 
-def stack(*layers: Any) -> Callable[[], Any]:
+def stack(*layers: Any, **options: Any) -> Callable[[], Any]:
     model = sn.Stack(layers)
-    return lambda: model(X, lengths=LENGTHS, engine=ENGINE)
+    return lambda: model(X, lengths=LENGTHS, engine=ENGINE, **options)
 
 
 def directions() -> Callable[[], Any]:
@@ -114,17 +131,23 @@ def memory_that_nothing_reads() -> Callable[[], Any]:
     return lambda: model(x, engine=ENGINE)
 
 
-def numbers_of_steps() -> Callable[[], Any]:
+def numbers_of_steps(**options: Any) -> Callable[[], Any]:
     def step(x: Any, h: Any, p: Any, index: Any) -> Any:
         h = np.float32(0.5) * h + x * index[:, None].astype("float32")
         return h, h
 
-    return stack(*(sn.RNN(step, None, memory=3, inputs=3) for _ in range(2)))
+    return stack(*(sn.RNN(step, None, memory=3, inputs=3) for _ in range(2)), **options)
+
+
+def numbers_of_steps_that_go_on() -> Callable[[], Any]:
+    return numbers_of_steps(begun=[4, 0, 9])
 
 
 def gradients(model: Any) -> Callable[[], Any]:
+    gradient = sn.vjp(model)
+
     def run() -> Any:
-        results, backward = sn.vjp(model)(X, lengths=LENGTHS, engine=ENGINE)
+        results, backward = gradient(X, lengths=LENGTHS, engine=ENGINE)
         made = backward(*results)
         return results, made.params, made.inputs
 
@@ -159,6 +182,7 @@ LOOPS = {
     two_memories: (3, 3),
     memory_that_nothing_reads: (3, 3),
     numbers_of_steps: (3, 3),
+    numbers_of_steps_that_go_on: (3, 3),
     gradients_of_layers: (6, 6),
     gradients_of_projections: (6, 6, 3),  # the last layer's are ahead of a sum over all rows
     gradients_of_directions: (2, 2),
@@ -173,12 +197,13 @@ def test_the_bits_are_those_of_one_after_the_other(make: Any, device: WatchedDev
         right = leaves(run())
     RECORDED.clear()  # the decision is part of no form
     assert not device.loops
-    for calls in (1, 2):  # the second call prepares others, so it runs twice
-        device.loops.clear()
+    for _ in range(4):  # part by part, then recorded, in another order of the streams each time
         for one, other in zip(leaves(run()), right, strict=True):
             assert_same_bits(*(getattr(each, "values", each) for each in (one, other)))
-        counts = [device.loops[side] for side in range(1, 1 + len(LOOPS[make]))]
-        assert counts in ([*LOOPS[make]], [calls * count for count in LOOPS[make]])
+    counts = [device.loops[side] for side in range(1, 1 + len(LOOPS[make]))]
+    assert counts in ([*LOOPS[make]], [2 * count for count in LOOPS[make]])  # gradients keep the second call
+    assert device.again >= 2
+    assert not any(isinstance(call, str) for call in RECORDED.values())
 
 
 @pytest.mark.parametrize("make", [layers, pairs_that_cross], ids=lambda make: make.__name__)
@@ -189,11 +214,13 @@ def test_a_mark_that_is_not_waited_for_is_found(make: Any, device: WatchedDevice
         run()
 
 
-def test_parts_that_run_beside_each_other_are_not_recorded(device: WatchedDevice) -> None:
+@pytest.mark.parametrize("make", [layers, pairs_that_cross], ids=lambda make: make.__name__)
+def test_a_recorded_mark_that_is_not_waited_for_is_found(make: Any, device: WatchedDevice) -> None:
     RECORDED.clear()
-    run = layers()
-    run()
-    assert [*RECORDED.values()] == ["its parts run beside each other"]
+    run = make()
+    right = [bits(run())]
+    device.is_deaf = True  # of what is planned now, at the second call
+    assert [bits(run()) for _ in range(6)] != right * 6
 
 
 def test_an_interrupt_ends_the_side_streams(device: WatchedDevice) -> None:

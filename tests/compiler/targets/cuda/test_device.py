@@ -24,7 +24,7 @@ def test_arrays_come_back(shape: tuple[int, ...], dtype: str):
 def test_an_array_keeps_its_memory_and_frees_it():
     device = EmulatedDevice()
     array = put(device, np.arange(6.0))
-    other = array.reshaped((2, 3))
+    other = array.reshape((2, 3))
     del array
     assert get(other).tolist() == [[0, 1, 2], [3, 4, 5]]
     assert (other.size, other.nbytes, len(device.memory)) == (6, 48, 1)

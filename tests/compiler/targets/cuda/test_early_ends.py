@@ -93,6 +93,51 @@ def test_a_table_is_not_read_behind_the_end(done: list[str]) -> None:
     assert done.count("loop") == 1
 
 
+WORDS = sn.RNN(lambda word, c, p: (c, np.tanh(word @ p + c)), np.eye(3, WIDTH, dtype="f4"), memory=WIDTH)
+
+
+def of_inner_sequences(state: Any, x: Any, p: Any) -> Any:
+    """A step that reads a sequence of its own by a mean, a maximum and a recurrence."""
+    _, last = WORDS(x, "zeros")
+    h = np.tanh(sn.reduce(x @ p["W"], "mean") + state["h"] @ p["R"] + last)
+    total = state["total"] + abs(sn.reduce(x, "max")[:, 0])
+    return h * total[:, None] + sn.reduce(x @ p["W"], "max"), {"total": total, "h": h}
+
+
+def of_memories(state: Any, x: Any, p: Any) -> Any:
+    """A step that reads a sequence of its own by its memory, which runs part by part."""
+    h = np.tanh(sn.reduce(x @ p["W"] * sn.expand(state["h"] + 1, x), "mean"))
+    return h, {"total": state["total"] + abs(h[:, 0]), "h": h}
+
+
+@pytest.mark.parametrize(
+    ("step", "reverse"), [(of_inner_sequences, False), (of_inner_sequences, True), (of_memories, False)]
+)
+def test_inner_sequences(step: Any, reverse: bool, done: list[str]) -> None:
+    random = np.random.default_rng(2)
+    shapes = {"W": (3, WIDTH), "R": (WIDTH, WIDTH)}
+    rnn = sn.RNN(
+        lambda x, state, p: step(state, x, p),
+        {name: random.normal(size=shape).astype("f4") for name, shape in shapes.items()},
+        memory={"total": (), "h": WIDTH},
+        reverse=reverse,
+        until=lambda y, state: state["total"] > 4,
+    )
+    given = sn.Ragged.from_list(
+        [[random.normal(size=(1 + at % 3, 3)).astype("f4") for at in range(n)] for n in (23, 1, 9, 4, 30)]
+    )
+    outputs, memory = rnn(given, engine="cuda-emulated")
+    expected, theirs = rnn(given, engine="interpret")
+    assert (expected.lengths < given.lengths).any()
+    np.testing.assert_array_equal(outputs.lengths, expected.lengths)
+    assert_close(outputs.values, expected.values, 30, WIDTH)
+    for name, array in memory.items():
+        assert_close(array, theirs[name], 30, WIDTH)
+    last, _ = rnn(given, last_only=True, engine="cuda-emulated")
+    np.testing.assert_array_equal(last[0], outputs[0][0 if reverse else -1])
+    assert done.count("loop") == (2 if step is of_inner_sequences else 0), "one for each call"
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_results_do_not_depend_on_the_order_of_threads(
     shuffle_threads: Callable[[int], None], seed: int

@@ -3,7 +3,7 @@ counted: one for all symbols, one for some hundreds of drawn ones, or one for ea
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from constants import Constants
 
 import stepnet as sn
+from stepnet.compiler.targets.cuda import assembled, ptxas
 
 Array = np.ndarray
 SYMBOLS = 8
@@ -85,11 +86,44 @@ def test_samplers(
         assert ("groups" in loops[1]) == (loop == "groups")
 
 
-def test_beam_search(done: list[str]) -> None:
+@pytest.mark.parametrize("loop", ["blocks", "groups"])
+def test_beam_search(
+    loop: str, done: list[str], shuffle_threads: Callable[[int], None], constants: Constants
+) -> None:
     options: dict[str, Any] = {**OPTIONS, "beams": 3, "length_penalty": 0.5}
+    expected, others = sn.beam_search(language(loop), STARTS, engine="llvm", **options)
+    if loop == "groups":
+        constants("stepnet.compiler.targets.cuda.choice", FEW_WEIGHTS=0, BLOCK_BYTES=1.0)
+        shuffle_threads(2)
+    sn.beam_search(language(loop), STARTS, engine="cuda-emulated", **options)
+    done.clear()
+    found, logs = sn.beam_search(language(loop), STARTS, engine="cuda-emulated", **options)
+    np.testing.assert_array_equal(found.values, expected.values)
+    np.testing.assert_allclose(logs.values, others.values, rtol=1e-5)
+    loops = [each for each in done if each.startswith("loop")]
+    assert len(loops) == 2, "one reads the given symbols, the other continues the beams to their ends"
+    assert ("groups" in loops[1]) == (loop == "groups")
+
+
+def test_beam_search_step_by_step(done: list[str]) -> None:
+    """With Python between two steps, where scores are a function."""
+    options: dict[str, Any] = {**OPTIONS, "beams": 3, "scores": np.negative}
     (found, logs), (expected, others) = (
         sn.beam_search(language(), STARTS, engine=engine, **options) for engine in ("cuda-emulated", "llvm")
     )
     np.testing.assert_array_equal(found.values, expected.values)
     np.testing.assert_allclose(logs.values, others.values, rtol=1e-5)
     assert max(map(len, expected.inner())) <= done.count("loop") <= OPTIONS["max_steps"] + 4
+
+
+@pytest.mark.skipif(ptxas() is None, reason="ptxas, of NVIDIA's CUDA toolkit, is not installed")
+@pytest.mark.parametrize(
+    "generation",
+    [partial(sn.generate, sampler=sn.sampling(top_k=3)), partial(sn.beam_search, beams=3)],
+    ids=["generate", "beam_search"],
+)
+def test_the_assembler_takes_the_kernels(generation: Any, codes: list[Any]) -> None:
+    generation(language(), STARTS, stop=2, max_steps=3, engine="cuda-emulated")
+    *_, loop = (code for code in codes if code.name.startswith("loop"))
+    report = assembled(loop, (9, 0))
+    assert report.spilled == report.stack == 0

@@ -127,3 +127,28 @@ def test_every_nan_stays_in_its_own_sequence() -> None:
     found = rnn(x, initial, engine=ENGINE)[0]
     assert np.isnan(found[1]).all()
     assert_same_bits([found[0], found[2]], [right[0], right[2]])
+
+
+def test_units_that_read_no_inputs() -> None:
+    """A thread runs all steps of a unit, which read its memory and a static alone."""
+
+    def step(x: Any, h: Any, p: Any, statics: Any) -> Any:
+        return h - statics, h + (np.tanh(statics) - h) / 2
+
+    rnn, x = sn.RNN(step, memory=3, inputs=2, statics=3), np.ones((2, 5, 2))
+    given = {"initial": np.ones((2, 3)), "statics": np.arange(6.0).reshape(2, 3), "lengths": [5, 2]}
+    same(rnn(x, **given, engine=ENGINE), rnn(x, **given, engine="interpret"))
+
+
+def test_short_sums_of_short_sums_and_other_orders_take_no_longer_to_compile() -> None:
+    """Written as one expression, a step would have 3 ** 12 and 2 ** 12 terms."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        total, turned = x + h, x - h
+        for _ in range(12):
+            total = total - total.mean(axis=-1, keepdims=True) / 2
+            turned = (turned + np.flip(turned, axis=-1) / 2) / 2
+        return total + turned, total - turned
+
+    rnn, x = sn.RNN(step, memory=3, inputs=3), np.random.default_rng(0).normal(size=(2, 3, 3))
+    same(rnn(x, engine=ENGINE), rnn(x, engine="interpret"))

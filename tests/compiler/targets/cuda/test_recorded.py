@@ -1,5 +1,6 @@
 """Calls of a device that are recorded: later ones are those that ran part by part, bit for bit."""
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,8 +20,10 @@ from stepnet.compiler.targets.cuda import (
     RECORDED,
     CudaEngine,
     DeviceArray,
+    DeviceWork,
     arranged,
     put,
+    spans_of,
 )
 from stepnet.errors import DeviceError, IndexOutsideError
 
@@ -113,6 +116,27 @@ def test_other_arrays_are_read() -> None:
         assert DEVICE.repeats(lambda x=x, h=h: rnn(x, h, engine="placed")) == (right, 1)
 
 
+def test_steps_may_be_counted_from_earlier_calls_on() -> None:
+    rnn, before = counted(), DEVICE.again
+    for begun in ([2, 0, 9], [2, 0, 9], [4, 1, 0], [0, 3, 3]):
+        made, right = (
+            rnn(X[..., 0], lengths=[5, 0, 3], begun=begun, engine=name) for name in ("placed", "interpret")
+        )
+        for one, other in zip(made, right, strict=True):
+            assert_close(one, other, 5, 1)
+    assert (len(RECORDED), DEVICE.again - before) == (1, 3)
+
+
+def test_steps_of_streams_are_recorded() -> None:
+    rnn = counted()
+    ours, right = (rnn.stream(2, begun=[0, 5], engine=name) for name in ("placed", "interpret"))
+    before = DEVICE.again
+    for step in range(4):
+        x = X[:2, step, 0]
+        assert_close(ours.step(x), right.step(x), step + 1, 1)
+    assert DEVICE.again - before == 3
+
+
 def test_other_forms_are_other_calls() -> None:
     rnn = decay()
 
@@ -176,18 +200,52 @@ def test_values_share_memory_and_take_no_more_than_before() -> None:
     assert second < first
 
 
-def test_values_that_are_needed_together_lie_apart() -> None:
-    for _ in range(50):
-        count = int(RANDOM.integers(1, 12))
+def random_work(count: int) -> tuple[list[DeviceWork], Array]:
+    """Work of three streams on some values, with marks; and for all pairs of pieces whether one must be ahead
+    of another.
+    """
+    work, ahead = list[DeviceWork](), np.zeros((60, 60), bool)
+    latest, marks = dict[int, int](), list[int]()  # the last piece of each stream, and that of each mark
+    for place in range(60):
+        stream = int(RANDOM.integers(3))
+        before = {latest[stream]} if stream in latest else set[int]()
+        kind: Any = ["launch", "launch", "mark", "follow" if marks else "mark"][int(RANDOM.integers(4))]
+        number, values = len(marks), tuple(RANDOM.integers(0, count, 2).tolist())
+        if kind == "mark":
+            marks.append(place)
+        elif kind == "follow":
+            number = int(RANDOM.integers(len(marks)))
+            before.add(marks[number])
+        for other in before:
+            ahead[:, place] |= ahead[:, other]
+            ahead[other, place] = True
+        latest[stream] = place
+        bases = values if kind == "launch" else ()
+        work.append(DeviceWork(kind, bases, (0,) * len(bases), number, stream=stream))
+    return work, ahead
+
+
+def test_values_that_may_be_needed_together_lie_apart() -> None:
+    shared = 0
+    for _ in range(30):
+        count = int(RANDOM.integers(1, 40))
         counts = {number: int(RANDOM.integers(0, 2000)) for number in range(count)}
-        spans = {n: tuple(sorted(RANDOM.integers(0, 9, 2).tolist())) for n in range(count)}
-        offsets, end = arranged(counts, spans)
-        used = {time: np.zeros(end, int) for time in range(9)}
-        for number, (first, last) in spans.items():
-            assert offsets[number] % 256 == 0
-            for time in range(first, last + 1):
-                used[time][offsets[number] : offsets[number] + counts[number]] += 1
-        assert max(row.max(initial=0) for row in used.values()) <= 1
+        work, ahead = random_work(count)
+        spans = spans_of(work, ())
+        uses = {n: [place for place, piece in enumerate(work) if n in piece.bases] for n in spans}
+        offsets, end = arranged({n: counts[n] for n in spans}, spans)
+        for one, other in itertools.combinations(spans, 2):
+            first, second = (
+                max(offsets[one], offsets[other]),
+                min(offsets[n] + counts[n] for n in (one, other)),
+            )
+            ordered = (
+                ahead[np.ix_(uses[one], uses[other])].all() or ahead[np.ix_(uses[other], uses[one])].all()
+            )
+            assert first >= second or ordered
+            shared += first < second
+        assert all(offset % 256 == 0 and offset + counts[n] <= end for n, offset in offsets.items())
+    assert shared > 20
 
 
 def test_two_threads_run_one_recording() -> None:
@@ -246,8 +304,13 @@ def table() -> sn.RNN:
 
 
 def counted() -> sn.RNN:
-    """A step that reads its number."""
-    return sn.RNN(lambda x, h, a, index: (h * a + index, h + x), H[0, :1].sum(), memory=(), inputs=())
+    """A step that reads its number, in the loop and ahead of it."""
+
+    def step(x: Any, h: Any, a: Any, index: Any) -> Any:
+        number = index.astype("float32")
+        return h * a + number, h * np.float32(0.5) + x * np.sin(number)
+
+    return sn.RNN(step, H[0, :1].sum(), memory=(), inputs=())
 
 
 def ended() -> sn.RNN:
@@ -256,15 +319,26 @@ def ended() -> sn.RNN:
     return sn.RNN(step, H[0], memory=4, inputs=4, until=lambda y, h: h[:, 0] > 1)
 
 
+def one_by_one() -> sn.RNN:
+    """A step with a recurrence of its own, which reads its number."""
+    words = gru(4)
+
+    def step(x: Any, h: Any, p: Any, index: Any) -> Any:
+        _, h = words(x, initial=h * index.astype("float32")[:, None])
+        return h, h
+
+    return sn.RNN(step, memory=4)
+
+
+DOCUMENTS = sn.Ragged.from_list([[X[0, :2], X[0, 2:5]], [X[1, :1]]])
 READS_BACK = "the host reads what the GPU computed, as for tables that are read at an index"
-COUNTS_ON = "its steps are counted from earlier calls on"
 LARGE = "the positions of its sequences take more than 64 KiB"
 OTHERS = [
     (table, lambda rnn: rnn(np.array([[0, 3, 1]]), engine="placed"), READS_BACK),
     (
-        counted,
-        lambda rnn: rnn(X[..., 0], begun=2, engine="placed"),
-        "its steps are counted from earlier calls on",
+        one_by_one,
+        lambda rnn: rnn(DOCUMENTS, begun=2, engine="placed"),
+        "steps that run one by one are counted from earlier calls on",
     ),
     (ended, lambda rnn: rnn(X, engine="placed"), "its sequences end early"),
     (decay, lambda rnn: rnn(there(X), engine="placed"), LARGE),
@@ -284,6 +358,22 @@ def test_calls_that_are_not_recorded(
     DEVICE.is_capturing = True
     with pytest.raises(DeviceError, match=f"cannot be captured in a CUDA graph: {reason}"):
         run(rnn)
+
+
+@pytest.mark.parametrize(
+    ("make", "rows", "said"),
+    [
+        (decay, 16, "calls recorded, and then given again; but not those that until= ends"),
+        (decay, 5000, "calls part by part each time: the positions of its sequences take more than 64 KiB"),
+        (table, 16, "calls part by part each time: the host reads what the GPU computed, as for tables"),
+        (one_by_one, 16, "GPU its steps run one by one: calls are recorded up to 1024 pieces of work"),
+    ],
+)
+def test_explanations_say_which_calls_are_recorded(make: Callable[[], Any], rows: int, said: str) -> None:
+    model = make()
+    if make is one_by_one:
+        model(DOCUMENTS, engine="interpret")  # so that its inputs are known
+    assert said in " ".join(model.explain("placed", rows=rows, steps=100).split())
 
 
 def test_a_call_without_arrays_is_not_recorded() -> None:

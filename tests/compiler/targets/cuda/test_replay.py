@@ -29,8 +29,16 @@ def code(**options: Any) -> DeviceCode:
     return writer.finished(32, **options)
 
 
-def launch(base: int = 0, offset: int = 0, **options: Any) -> DeviceWork:
-    return DeviceWork("launch", (base, -1), (offset, -5), 3, code(**options))
+def launch(base: int = 0, offset: int = 0, stream: int = 0, **options: Any) -> DeviceWork:
+    return DeviceWork("launch", (base, -1), (offset, -5), 3, code(**options), stream)
+
+
+def mark(stream: int, number: int) -> DeviceWork:
+    return DeviceWork("mark", (), (), number, stream=stream)
+
+
+def follow(stream: int, number: int) -> DeviceWork:
+    return DeviceWork("follow", (), (), number, stream=stream)
 
 
 def test_work_is_given_in_order_with_the_addresses_of_the_run() -> None:
@@ -49,6 +57,26 @@ def test_work_is_given_in_order_with_the_addresses_of_the_run() -> None:
     given = [name.removeprefix("cu") for name in fake.names() if "Event" not in name]
     launches = ["LaunchKernel", "LaunchCooperativeKernel"]
     assert given == ["StreamIsCapturing", "MemsetD8Async", *launches, "MemcpyDtoDAsync_v2"]
+
+
+def test_work_of_side_streams_is_ordered_by_events_of_its_own() -> None:
+    made, fake = device()
+    fake.events, fake.streams = iter([101, 102]), iter([201, 202])
+    order = [mark(0, 0), follow(1, 0), launch(stream=1), mark(1, 1), follow(0, 1), launch()]
+    work = made.repeated(order, None)
+    fake.names()
+    work([512])
+    events = [call for call in fake.calls if "Event" in call[0]]
+    assert [launched[7] for launched in fake.launched] == [201, 0]
+    assert events == [
+        ("cuEventRecord", 101, 0),
+        ("cuStreamWaitEvent", 201, 101, 0),
+        ("cuEventRecord", 102, 201),
+        ("cuStreamWaitEvent", 0, 102, 0),
+    ]
+    del work
+    gc.collect()
+    assert made.events == [101, 102]  # for those that come
 
 
 def test_work_on_the_same_memory_becomes_a_graph() -> None:

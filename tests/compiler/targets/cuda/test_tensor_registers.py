@@ -33,12 +33,12 @@ HALVES = ("bfloat16 gru", "bfloat16 lstm", "bfloat16 backward lstm", "float16 gr
 """Steps with weights of 16 bits."""
 ROUNDED = ("rounded gru", "rounded lstm", "rounded backward lstm")
 """Steps of float32 whose products are rounded to bfloat16."""
-TF32 = ("tf32 gru", "tf32 lstm", "tf32 backward gru")
+TF32 = ("tf32 gru", "tf32 lstm", "tf32 backward gru", "tf32 backward lstm")
 """Steps of float32 whose products are rounded to tf32."""
 PRECISION: dict[str, Precision] = {"rounded": "bfloat16", "tf32": "tf32"}
 """The precision of products, by the first word of a step."""
-WIDE = ("gru", "lstm", "backward gru", "minimal_gated_unit")
-"""Steps of float32 that are also of 1024 units. A backward LSTM of as many does not fit."""
+WIDE = ("gru", "lstm", "backward gru", "backward lstm", "minimal_gated_unit")
+"""Steps of float32 that are also of 1024 units."""
 NORMED = ("layer_normed", "backward layer_normed", "bfloat16 layer_normed")
 CASES = [
     *product(STEPS, WIDTHS),

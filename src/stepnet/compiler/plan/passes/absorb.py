@@ -26,12 +26,13 @@ each move by `accepts`: it may accept the move, a part of it, or nothing.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from graphlib import TopologicalSorter
 
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.groups import flat_recurrences, is_plain, results_of
+from stepnet.compiler.values.records import dataclass
 
 CHEAP = ("view", "gather")
 """The kinds of nodes cheap enough to be copied into several recurrences."""

@@ -17,11 +17,11 @@ reordering of a sum: by no more than the tolerance of k + m terms.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.plan.passes.rewrite import at_every_level
 from stepnet.compiler.plan.passes.when import known_once
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ be in the dtype's range: that of two decays of 1e25 in float32 is not, even if t
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.plan.passes.factor import without_axes
+from stepnet.compiler.values.records import dataclass
 
 LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
 """Operations whose result is linear in a memory if their operand, a matrix, is linear in it."""

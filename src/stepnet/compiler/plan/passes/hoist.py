@@ -16,7 +16,7 @@ A sum over a matrix per sequence stays in the loop, with its readers: before the
 copied to every step.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stepnet.compiler.net.cut import is_expensive, smallest_cut
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur, ancestors
@@ -25,6 +25,7 @@ from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.plan.passes.outward import Outward
 from stepnet.compiler.plan.passes.rewrite import rewritten, view_chain
 from stepnet.compiler.plan.passes.when import When, when_inside
+from stepnet.compiler.values.records import dataclass
 
 LARGER, LARGE = 2, 1024
 """A matrix stays in the loop if it is at least LARGER times as large as the values that it is computed from,

@@ -9,7 +9,7 @@ An engine then needs only one kind of product (a vector with a matrix of the sam
 reductions (over the first or the last feature axes).
 """
 
-from stepnet.compiler.net.ir import Builder, Net
+from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes.rewrite import rewritten
 
@@ -25,25 +25,25 @@ def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
     """
     node = net.nodes[number]
     if node.operation == "matmul" and node.type.extent != CONST:
-        return product(builder, operands[0], operands[1], node.type.dtype, node.source)
+        return product(builder, node, operands[0], operands[1], node.type.dtype)
     if node.kind == "reduce" and node.type.extent != CONST:
         return reduction(builder, operands[0], node.operation, node.attributes["axes"])
     return None
 
 
-def product(builder: Builder, left: int, right: int, dtype: str, source: str) -> int:
+def product(builder: Builder, node: Node, left: int, right: int, dtype: str) -> int:
     """Adds left @ right as products of vectors with a matrix, all in `dtype`; returns the number of the
-    result. Products of booleans are computed with integers. source: the user's line, for messages.
+    result. Products of booleans are computed with integers. node: the product, whose attributes are kept.
     """
     if dtype == "bool":
-        return builder.add("cast", product(builder, left, right, "int32", source), dtype=dtype)
+        return builder.add("cast", product(builder, node, left, right, "int32"), dtype=dtype)
     if builder.type_of(left).dtype != dtype:
         left = builder.add("cast", left, dtype=dtype)
     if builder.type_of(right).dtype != dtype:
         right = builder.add("cast", right, dtype=dtype)
     shape = builder.type_of(left).shape
     if len(shape) == 1:
-        return builder.add("matmul", left, right, source=source)
+        return builder.add("matmul", left, right, source=node.source, **node.attributes)
     width = builder.type_of(right).shape[1]
     count = builder.type_of(left).size // shape[-1] if shape[-1] else 0
     flat = builder.add("reshape", left, rank=len(shape), shape=(count, shape[-1]))
@@ -51,7 +51,7 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
     for row_index in range(count):
         row = builder.add("slice", flat, slices=((row_index, row_index + 1, 1), (0, shape[-1], 1)))
         vector = builder.add("reshape", row, rank=2, shape=(shape[-1],))
-        pieces.append(builder.add("matmul", vector, right, source=source))
+        pieces.append(builder.add("matmul", vector, right, source=node.source, **node.attributes))
     joined = builder.add("concatenate", *pieces, axis=-1) if len(pieces) > 1 else pieces[0]
     return builder.add("reshape", joined, rank=1, shape=(*shape[:-1], width))
 

@@ -8,7 +8,7 @@ In the loop, the inner recurrence runs for the few rows of one outer step. Outsi
 sequences of all steps of all rows at once, which fills the vector lanes. The outer recurrence becomes flat.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur, ancestors
@@ -17,6 +17,7 @@ from stepnet.compiler.net.types import is_static_extent
 from stepnet.compiler.plan.passes.outward import Outward
 from stepnet.compiler.plan.passes.rewrite import rewritten
 from stepnet.compiler.plan.passes.when import When, is_constant, when_inside
+from stepnet.compiler.values.records import dataclass
 
 # For each recurrence and each of its results: whether it was lifted, and its number outside or its new
 # position among the results.

@@ -8,12 +8,11 @@ A value per row of the body becomes a value per row outside if it is the same at
 step otherwise. Where the two meet, the value per row is expanded. Constants need no expansion.
 """
 
-from dataclasses import dataclass
-
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.type_rules import deeper
 from stepnet.compiler.net.types import CONST, Extent
 from stepnet.compiler.plan.passes.when import is_constant
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass

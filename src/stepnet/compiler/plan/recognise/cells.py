@@ -11,7 +11,6 @@ say. So a match is a proof: the polynomials are equal, not merely similar.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from stepnet.compiler.plan.recognise.functions import Algebra
 from stepnet.compiler.plan.recognise.gates import (
@@ -33,6 +32,7 @@ from stepnet.compiler.plan.recognise.polynomial import (
     Polynomial,
     Product,
 )
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.semantics import GATES, Semantics
 
 NAMES = {

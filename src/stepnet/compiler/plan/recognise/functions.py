@@ -14,7 +14,7 @@ value is the activation if it equals this form for the argument found in its inn
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -35,6 +35,7 @@ from stepnet.compiler.plan.recognise.polynomial import (
     functions_in,
 )
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.equations import ACTIVATIONS
 
 # NumPy returns a traced value for a traced value, which its stubs do not know.

@@ -6,7 +6,6 @@ A gate occurs in a polynomial as an atom f, or as 1 - f or 2 f - 1: `Gate` is sl
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from stepnet.compiler.plan.recognise.functions import Algebra
 from stepnet.compiler.plan.recognise.polynomial import (
@@ -21,6 +20,7 @@ from stepnet.compiler.plan.recognise.polynomial import (
     functions_in,
     without,
 )
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.semantics import ACTIVATIONS, SYMMETRIC
 
 

@@ -3,7 +3,7 @@ none.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -17,6 +17,7 @@ from stepnet.compiler.plan.recognise.gates import GateTerm, strange
 from stepnet.compiler.plan.recognise.polynomial import DifferentError, Leaf, Polynomial
 from stepnet.compiler.plan.recognise.values import Values
 from stepnet.compiler.plan.recognise.weights import arrays_of, is_projected
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.semantics import Semantics
 
 Array = np.ndarray

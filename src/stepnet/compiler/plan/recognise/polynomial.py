@@ -8,11 +8,11 @@ object (`functions.py`), so polynomials are equal exactly if their terms are.
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Pairs
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepnetError
 
 LARGEST = 1024

@@ -8,7 +8,7 @@ Polynomials are computed on demand for ranges of features, and views map these t
 concatenated values is a sum of products.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from stepnet.compiler.plan.recognise.functions import ARITHMETIC, Algebra, rules
 from stepnet.compiler.plan.recognise.polynomial import ZERO, DifferentError, Leaf, Matrix, Polynomial, Product
 from stepnet.compiler.plan.recognise.views import View, views_of
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

@@ -8,12 +8,12 @@ with a million elements is two short arrays. Slices, transposes, takes and broad
 do if they do not mix axes, and no usual way of reading gates does that.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Net, Node
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

@@ -7,7 +7,7 @@ them, so they can be computed again when parameters change, and can be part of a
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from stepnet.compiler.plan.recognise.polynomial import (
     Polynomial,
     Product,
 )
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

@@ -23,10 +23,11 @@ from stepnet.compiler.targets.cpu.machine.processor import (
 from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
-    from stepnet.compiler.targets.cpu.costs import machine_for, table_machine
+    from stepnet.compiler.targets.cpu.costs import adapt_machine, caches, machine_for, table_machine
     from stepnet.compiler.targets.cpu.products.arithmetic import PAIRS, arithmetic
     from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS, MatrixTiles
-    from stepnet.compiler.targets.cpu.products.tile import LeftOperand, accumulate
+    from stepnet.compiler.targets.cpu.products.reads import FarReads
+    from stepnet.compiler.targets.cpu.products.tile import FetchList, LeftOperand, accumulate
     from stepnet.compiler.targets.cpu.products.tiles import (
         LARGE_BYTES,
         Tile,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
         cycles,
         tiles,
     )
+    from stepnet.compiler.targets.cpu.rates import NAMES, key_of, store_rates, stored_rates
+    from stepnet.compiler.targets.cpu.threads.exchanges import ExchangeRates, Rounds
     from stepnet.compiler.targets.cpu.writing.code import I8, I16, I32, I64, POINTER, Code
     from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 
@@ -47,27 +50,37 @@ __all__ = [
     "I64",
     "LARGE_BYTES",
     "NAMED",
+    "NAMES",
     "PAIRS",
     "POINTER",
     "TILE_WRITERS",
     "VARIABLE",
     "Code",
+    "ExchangeRates",
+    "FarReads",
+    "FetchList",
     "LeftOperand",
     "LlvmEngine",
     "MatrixTiles",
     "Processor",
+    "Rounds",
     "Tile",
     "accumulate",
+    "adapt_machine",
     "arithmetic",
     "available_processors",
     "baseline",
     "beyond_neon",
+    "caches",
     "cheapest",
     "cover",
     "cycles",
     "host_processor",
+    "key_of",
     "machine_for",
     "permitted",
+    "store_rates",
+    "stored_rates",
     "supported_processors",
     "table_machine",
     "tiles",
@@ -76,12 +89,16 @@ __all__ = [
 ]
 
 HOMES = {
+    "adapt_machine": "costs",
+    "caches": "costs",
     "machine_for": "costs",
     "table_machine": "costs",
     "PAIRS": "products.arithmetic",
     "arithmetic": "products.arithmetic",
     "TILE_WRITERS": "products.matrix",
     "MatrixTiles": "products.matrix",
+    "FarReads": "products.reads",
+    "FetchList": "products.tile",
     "LeftOperand": "products.tile",
     "accumulate": "products.tile",
     "LARGE_BYTES": "products.tiles",
@@ -90,6 +107,12 @@ HOMES = {
     "cover": "products.tiles",
     "cycles": "products.tiles",
     "tiles": "products.tiles",
+    "NAMES": "rates",
+    "key_of": "rates",
+    "store_rates": "rates",
+    "stored_rates": "rates",
+    "ExchangeRates": "threads.exchanges",
+    "Rounds": "threads.exchanges",
     "I8": "writing.code",
     "I16": "writing.code",
     "I32": "writing.code",

@@ -1,7 +1,6 @@
 """The CPU engine: machine code generated for the processor at hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepnet.compiler.net.digest import digest
@@ -29,6 +28,7 @@ from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.run import Runner, chained
 from stepnet.compiler.targets.schedule_kernel import BoundParts, Means, WholeCalls, in_parts
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 Without a measurement, and on another processor, the table of `costs.py` is used.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields
@@ -17,7 +17,7 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor, processor_
 from stepnet.compiler.targets.limits import processors
 
 FORM = Serializer(Machine)
-KIND = "machine"
+KIND, NAMES = "machine", tuple(field.name for field in fields(Machine))
 FORCED = ContextVar[How | None]("FORCED", default=None)
 """The way in which threads share calls in this context; None for the one that is estimated to be fastest."""
 
@@ -45,11 +45,11 @@ def store_rates(processor: Processor, machine: Machine) -> None:
     store.put(KIND, key_of(processor), FORM.packed(machine))
 
 
-def key_of(processor: Processor) -> str:
+def key_of(processor: Processor, names: Sequence[str] = NAMES) -> str:
     """Returns the key of the rates: a digest of the instruction set, the number of processors that threads
     may use, what the system says of them, and the names of the rates, which other versions may have changed.
     """
-    facts = [field.name for field in fields(Machine)]
+    facts = [*names]
     with suppress(OSError):
         facts += [line for line in processor_lines() if "bogomips" not in line]
     return digest(str(processor), str(processors()), *facts)

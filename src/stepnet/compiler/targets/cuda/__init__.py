@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.positions import DevicePositions
     from stepnet.compiler.targets.cuda.products import WAYS, contracted, multiply
     from stepnet.compiler.targets.cuda.recorded import RECORDED
-    from stepnet.compiler.targets.cuda.recording import arranged
+    from stepnet.compiler.targets.cuda.recording import arranged, spans_of
     from stepnet.compiler.targets.cuda.refill import LaidLoop, laid
     from stepnet.compiler.targets.cuda.streams import Fork
     from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen, refuse
@@ -122,6 +122,7 @@ __all__ = [
     "refuse",
     "registers",
     "sorted_lanes",
+    "spans_of",
     "started",
     "step_time",
     "units_code",
@@ -173,6 +174,7 @@ HOMES = {
     "multiply": "products",
     "RECORDED": "recorded",
     "arranged": "recording",
+    "spans_of": "recording",
     "LaidLoop": "refill",
     "laid": "refill",
     "Fork": "streams",

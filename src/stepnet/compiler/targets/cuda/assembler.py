@@ -7,13 +7,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.targets.cuda.ptx import processor_of, translated
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LibraryError
 
 PACKAGE, INSIDE = "nvidia", ("cuda_nvcc/bin/ptxas", "cu13/bin/ptxas")

@@ -12,13 +12,13 @@ chunks, which Python gives one after the other.
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
 from stepnet.compiler.targets.cuda.choice import ChosenLoop
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.tensor.costs import facts_of
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Every other part joins the streams, and runs behind them.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,7 @@ from stepnet.compiler.targets.cuda.wavefront import (
     is_divisible,
     suiting,
 )
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 Decision = LoopsAtOnce | LayersAsWavefronts
@@ -210,7 +211,7 @@ class CudaRun:
         given = [suiting(self.chunked(array), *facts) for array in sequences]
         known = {id(array) for array, made in zip(sequences, given, strict=True) if made is not None}
         self.follow(fork, [array for array in call.given if id(array) not in known], where.stream)
-        layer = ChunkedLayer(bound, call, where.chunks, fork, given)
+        layer = ChunkedLayer(bound.of_chunks(), call, where.chunks, fork, given)
         results = layer.run()
         self.note(fork, results, where.stream, layer.chunked())
         return results

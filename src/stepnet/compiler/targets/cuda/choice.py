@@ -9,7 +9,7 @@ depend on the batch.
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, prod
 
@@ -28,6 +28,7 @@ from stepnet.compiler.targets.cuda.tensor.shape import TensorShape
 from stepnet.compiler.targets.cuda.tensor.writing import loop_code as tensor_code
 from stepnet.compiler.targets.cuda.units import units_code
 from stepnet.compiler.values.once import entry_of
+from stepnet.compiler.values.records import dataclass
 
 FEW_WEIGHTS = 64 * 1024
 """The bytes of weights from which groups of blocks may share a step."""

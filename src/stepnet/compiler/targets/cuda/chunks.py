@@ -6,13 +6,12 @@
 All sequences are in all chunks, so that memories have the same rows; those that have ended have no steps.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty, put
 from stepnet.compiler.targets.cuda.memory import CudaMemory
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
@@ -21,12 +20,12 @@ from stepnet.ragged.positions import Positions
 class StepChunk:
     """A chunk of the steps of a batch.
 
-    positions: where its steps lie in arrays of the chunk. first: the number of the first step of each
-        sequence in it. entries: int64, the entry of each of its steps in the arrays of all steps.
+    positions: where its steps lie in arrays of the chunk. first: the number of the first step of the chunk.
+        entries: int64, the entry of each of its steps in the arrays of all steps.
     """
 
     positions: Positions
-    first: Array
+    first: int
     entries: Array
 
     def entries_on(self, memory: CudaMemory) -> DeviceArray:
@@ -36,6 +35,14 @@ class StepChunk:
             self.positions.derived[name] = put(memory.device, self.entries)
         found: DeviceArray = self.positions.derived[name]
         return found
+
+    def steps_before(self, memory: CudaMemory, begun: DeviceArray | None) -> DeviceArray:
+        """Returns the steps that each sequence did before the chunk. begun: those in earlier calls; None for
+        none.
+        """
+        if begun is None:
+            return put(memory.device, np.full(self.positions.rows, self.first, np.int64))
+        return memory.plus(begun, self.first)
 
     def take(self, memory: CudaMemory, whole: DeviceArray) -> DeviceArray:
         """Makes an array of the chunk's steps from that of all steps."""
@@ -76,5 +83,5 @@ class StepChunks:
             lengths = np.clip(positions.lengths - begin, 0, size)
             first = np.full(positions.rows, begin, np.int64)
             entries = positions.step_indices(rows, first, lengths)
-            made.append(StepChunk(Positions.end_to_end(offsets_of(lengths)), first, entries))
+            made.append(StepChunk(Positions.end_to_end(offsets_of(lengths)), begin, entries))
         return tuple(made)

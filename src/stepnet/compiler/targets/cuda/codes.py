@@ -8,16 +8,16 @@ fill.
     ended       values per row       DeviceStage, ProductCode, ...    behind the loop
 """
 
-from dataclasses import dataclass
-
 from stepnet.compiler.targets.cuda.device import DeviceCode
+from stepnet.compiler.values.records import dataclass
 
-STAGE_WORDS = "count", "row_of", "index_of", "scratch", "errors"
+STAGE_WORDS = "count", "row_of", "index_of", "first_steps", "scratch", "errors"
 """The first arguments of a stage's kernel.
 
 count: the entries: rows of the batch, or all steps of the arrays, gaps included.
 row_of: int64 [count], the row of each step, -1 in a gap between sequences; 0 if the entries are rows.
-index_of: int64 [count], the value of an `index` node for each entry; 0 if no node is one.
+index_of: int64 [count], the number of each step in its sequence; 0 if no node is an `index`.
+first_steps: int64 [rows], the steps that each sequence did in earlier calls; 0 (no array) for zeros.
 scratch: `DeviceStage.scratch` bytes for each block that is launched.
 errors: see LOOP_WORDS.
 """

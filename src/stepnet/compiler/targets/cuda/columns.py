@@ -9,7 +9,7 @@ nor on that of rows. Weights are read once for all rows of a block.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from llvmlite import ir
@@ -29,6 +29,7 @@ from stepnet.compiler.targets.cuda.elements import (
 )
 from stepnet.compiler.targets.cuda.places import Place, PlaceWriter, over_lanes
 from stepnet.compiler.targets.cuda.statements import Statement, is_by_warps
+from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 MOST_SUMS = 32

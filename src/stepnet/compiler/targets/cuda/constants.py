@@ -9,7 +9,7 @@ bound: only by reading the parameters could it be found out whether these have c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ from stepnet.compiler.targets.cuda.elements import ElementWriter, RowOfThread, S
 from stepnet.compiler.targets.cuda.memory import CudaMemory
 from stepnet.compiler.targets.cuda.places import Place, PlaceWriter
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 THREADS = 256
 """The threads of a block."""

@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from itertools import accumulate
@@ -23,6 +22,7 @@ from stepnet.compiler.targets.base import OwnedMemory
 from stepnet.compiler.targets.cuda.dlpack import capsule_of
 from stepnet.compiler.targets.cuda.streams import Fork
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 Exchange = Literal["none", "grid", "cluster"]
@@ -91,17 +91,20 @@ class DeviceFacts:
 class DeviceWork:
     """Work of a device whose addresses are those of the memory of each run.
 
-    kind: "launch" for a kernel on some blocks, whose arguments are the words; "clear" and "copy" for `count`
-        bytes at the address, or to the first address from the second.
+    kind: "launch" for a kernel on `count` blocks, whose arguments are the words; "clear" and "copy" for
+        `count` bytes at the address, or to the first address from the second; "mark" for mark number `count`
+        behind the work of its stream so far, and "follow" to wait for that mark.
     bases, offsets: for each word the number of the memory that its address lies in, and how many bytes behind
         its beginning; -1 for a word that is the same in each run, and the word.
+    stream: the stream that it is given to: 0 for the main one, from 1 on for side streams.
     """
 
-    kind: Literal["launch", "clear", "copy"]
+    kind: Literal["launch", "clear", "copy", "mark", "follow"]
     bases: tuple[int, ...]
     offsets: tuple[int, ...]
     count: int
     code: DeviceCode | None = None
+    stream: int = 0
 
     def words(self, memory: Sequence[int]) -> list[int]:
         """Returns the words of a run. memory: the address of each memory."""
@@ -237,7 +240,7 @@ class DeviceArray:
         """The number of bytes."""
         return self.size * np.dtype(self.dtype).itemsize
 
-    def reshaped(self, shape: tuple[int, ...]) -> "DeviceArray":
+    def reshape(self, shape: tuple[int, ...]) -> "DeviceArray":
         """Returns the same memory with another shape of as many elements."""
         return DeviceArray(self.device, self.address, shape, self.dtype, self.owner)
 
@@ -293,8 +296,18 @@ ALLOCATE = ContextVar[Callable[[Device, int], OwnedMemory]]("ALLOCATE", default=
 """Allocates the memory of values that are computed: of the device, or of the library that calls."""
 
 
+KNOWN = ContextVar[Callable[[OwnedMemory, int], OwnedMemory] | None]("KNOWN", default=None)
+"""Makes the memory of a value, of so many bytes, known to the notes of a call; None if there are none."""
+
+
 AllocateMemory = Callable[[Device, int], OwnedMemory]
 """Allocates some bytes for a device."""
+
+
+def allocated(device: Device, count: int) -> OwnedMemory:
+    """Allocates the memory of a value that is computed, `count` bytes."""
+    owner, known = ALLOCATE.get()(device, count), KNOWN.get()
+    return owner if known is None else known(owner, count)
 
 
 @contextmanager
@@ -320,19 +333,19 @@ def keeping(owners: list[OwnedMemory]) -> AbstractContextManager[None]:
     """
     allocate = ALLOCATE.get()
 
-    def allocated(device: Device, count: int) -> OwnedMemory:
+    def kept(device: Device, count: int) -> OwnedMemory:
         """Allocates memory, and keeps it if it is not the device's own."""
         owner = allocate(device, count)
         if not isinstance(owner, Allocation):
             owners.append(owner)
         return owner
 
-    return allocating(allocated)
+    return allocating(kept)
 
 
 def empty(device: Device, shape: tuple[int, ...], dtype: str) -> DeviceArray:
     """Allocates an array on a device, whose contents are undefined."""
-    owner = ALLOCATE.get()(device, prod(shape) * np.dtype(dtype).itemsize)
+    owner = allocated(device, prod(shape) * np.dtype(dtype).itemsize)
     return DeviceArray(device, owner.address, shape, dtype, owner)
 
 

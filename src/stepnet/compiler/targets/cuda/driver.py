@@ -31,7 +31,7 @@ from stepnet.compiler.targets.cuda.library import (
     cuda_library,
 )
 from stepnet.compiler.targets.cuda.loaded import LoadedKernels
-from stepnet.compiler.targets.cuda.noting import noted
+from stepnet.compiler.targets.cuda.noting import noted, noted_order
 from stepnet.compiler.targets.cuda.replay import GpuWork
 from stepnet.compiler.targets.cuda.staging import WITHOUT_TIME, Staging
 from stepnet.compiler.targets.cuda.streams import Fork
@@ -246,7 +246,6 @@ class CudaDevice:
         """The fork that this thread is in; None if all its work goes to one stream."""
         return self.own.fork
 
-    @noted
     @contextmanager
     def forked(self) -> Generator[Fork]:
         """Context in which this thread may give work to side streams; at its end they are joined, and then
@@ -254,7 +253,7 @@ class CudaDevice:
         """
         assert self.own.fork is None, "a fork has no forks"
         with self.lock:
-            fork = Fork(self, self.ordered())
+            fork = Fork(noted_order(self), self.ordered())
             self.forks += 1
         self.own.fork = fork
         try:

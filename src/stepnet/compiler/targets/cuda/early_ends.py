@@ -5,7 +5,7 @@ cut                   a0 a1 a2 b0                what runs after the loop sees t
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.ragged.positions import Positions
 

@@ -1,7 +1,6 @@
 """Elements: the code of one element of a value of an entry, as an expression of its operands' elements."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
@@ -18,6 +17,7 @@ from stepnet.compiler.targets.cuda.places import Place, PlaceWriter
 from stepnet.compiler.targets.cuda.statements import FEW, reduced_axes, reduced_count
 from stepnet.compiler.targets.cuda.writer import VOID
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 By = Literal["entry", "row", "const"]

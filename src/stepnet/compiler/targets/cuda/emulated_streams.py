@@ -10,9 +10,9 @@ since the fork are kept, so a mark that is missing is found whatever order comes
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import DeviceError
 
 Clock = dict[int, int]

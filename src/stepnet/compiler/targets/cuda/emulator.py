@@ -39,7 +39,7 @@ from stepnet.compiler.targets.cuda.fibers import (
     WAITS,
     record_of,
 )
-from stepnet.compiler.targets.cuda.noting import noted
+from stepnet.compiler.targets.cuda.noting import noted, noted_order
 from stepnet.compiler.targets.cuda.streams import Fork
 from stepnet.errors import DeviceError
 
@@ -96,7 +96,6 @@ class EmulatedDevice:
         """The fork that this thread is in; None if all its work goes to one stream."""
         return self.own.fork
 
-    @noted
     @contextmanager
     def forked(self) -> Generator[Fork]:
         """Context in which this thread may give work to side streams, which runs at its end. Raises
@@ -105,7 +104,7 @@ class EmulatedDevice:
         assert self.own.fork is None, "a fork has no forks"
         self.own.count += 1
         self.own.streams = EmulatedStreams((self.seed, self.own.count))
-        self.own.fork = Fork(self, MAIN)
+        self.own.fork = Fork(noted_order(self), MAIN)
         try:
             yield self.own.fork
             self.own.fork.join()
@@ -278,23 +277,39 @@ class EmulatedDevice:
         return any(each.address <= address < each.address + each.count for each in self.memory.values())
 
     def repeated(self, calls: Sequence[DeviceWork], kept: object) -> RepeatedWork:
-        """Prepares work: a run does one piece after the other. kept: what must exist as long as it may
-        run.
+        """Prepares work: a run does one piece after the other, those of several streams in a random order of
+        those that the marks allow. kept: what must exist as long as it may run.
         """
 
         def run(memory: Sequence[int]) -> None:
-            """Does all the work. memory: the address of each memory."""
+            """Does all the work. memory: the address of each memory. Raises `DeviceError` for side streams
+            that the main one does not wait for.
+            """
+            self.own.count += 1
+            streams, marks = EmulatedStreams((self.seed, self.own.count)), dict[int, Clock]()
             for work in calls:
-                words = work.words(memory)
-                if work.code is not None:
-                    self.launch(work.code, work.count, words)
-                elif work.kind == "clear":
-                    self.clear(words[0], work.count)
+                if work.kind == "mark":
+                    marks[work.count] = dict(streams.clock_of(work.stream))
+                elif work.kind == "follow":
+                    streams.follow(work.stream, marks[work.count])
                 else:
-                    self.copy(words[0], words[1], work.count)
+                    streams.give(work.kind, work.stream, partial(self.do, work, work.words(memory)))
+            streams.run()
+            if any(streams.clock_of(MAIN).get(stream, 0) < count for stream, count in streams.done.items()):
+                raise DeviceError("the main stream does not wait for all work of side streams")
             self.check(memory, "a kernel")
 
         return run
+
+    def do(self, work: DeviceWork, words: Sequence[int]) -> list[Access]:
+        """Does a piece of work that is given again; returns no accesses, as several values share a block."""
+        if work.code is not None:
+            self.launch(work.code, work.count, words)
+        elif work.kind == "clear":
+            self.clear(words[0], work.count)
+        else:
+            self.copy(words[0], words[1], work.count)
+        return []
 
 
 def move(target: int, source: int, count: "int | Array") -> None:

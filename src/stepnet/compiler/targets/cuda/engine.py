@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -25,18 +24,29 @@ from stepnet.compiler.targets.cuda.driver import cuda_device
 from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda.noting import MOST_WORK, READS_BACK
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions, engine_name
-from stepnet.compiler.targets.cuda.recorded import RecordedKernel
+from stepnet.compiler.targets.cuda.recorded import LARGE, RecordedKernel
 from stepnet.compiler.targets.cuda.refusals import refuse
 from stepnet.compiler.targets.cuda.totals import total
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import DeviceError, InputError
+from stepnet.ragged.positions import LARGEST_KEY
 
 COSTS = CostModel(
     CPU.machine, FiberCosts(10**9, CPU.fibers.long, CPU.fibers.larger, 10**9), CPU.blocks, inner=False
 )
 """The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements."""
+ONE_BY_ONE = (
+    f"its steps run one by one: calls are recorded up to {MOST_WORK} pieces of work, and where steps are not "
+    "counted from earlier calls on"
+)
+"""The way in which a part runs whose step is a schedule of its own."""
+RECORDED_CALLS = "recorded, and then given again; but not those that until= ends"
+ROW_KEY = 16
+"""The bytes that a sequence takes among the positions by which calls are known."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ class CudaEngine:
 
     def compile_plan(self, plan: Plan) -> CudaKernel:
         """Makes the kernel of the plan of one part."""
-        return CudaKernel(plan, self.memory, self.options)
+        return CudaKernel.of(plan, self.memory, self.options)
 
     def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
         """Describes the kernels of a plan for calls of a size, whether or not there is a device."""
@@ -101,6 +111,7 @@ class CudaEngine:
         for name, codes in kernel.stages.items():
             if codes:
                 described.append((name, ", ".join(map(text_of_code, codes))))
+        described.append(("calls", calls_of(kernel, size)))
         if kernel.is_idle:
             return described
         found = kernel.laid(np.array(size.lengths or [size.longest] * size.filled))
@@ -134,7 +145,8 @@ class CudaEngine:
             if part.plan is not None and part.extent == STEPS and not part.is_bound_per_call
             if not (kernel := CudaKernel(part.plan, self.memory, self.options)).has_tables
         }
-        return described(parts, kernels, size)
+        alone = [((place,), ONE_BY_ONE) for place, part in enumerate(parts) if part.inner is not None]
+        return described(parts, kernels, size) + alone
 
     def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> DeviceArray:
         """Returns a C-contiguous array on the device from the address of its first byte. owner: the object
@@ -172,6 +184,12 @@ class CudaEngine:
     def total(self, node: Node, operands: Sequence[Any]) -> Any:
         """Computes the value of a node that combines all rows, such as the gradient of a weight."""
         return total(self.memory, node, operands, self.options)
+
+
+def calls_of(kernel: CudaKernel, size: CallSize) -> str:
+    """Describes how later calls of a size run: as the first one was recorded, or why they do not."""
+    reason = READS_BACK if kernel.has_tables else LARGE if size.filled * ROW_KEY > LARGEST_KEY else ""
+    return f"part by part each time: {reason}" if reason else RECORDED_CALLS
 
 
 def text_of_code(code: DeviceStage | ProductCode) -> str:

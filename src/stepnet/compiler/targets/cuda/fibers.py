@@ -12,12 +12,12 @@ stacks would map to the same sets of the caches.
 import platform
 import re
 import sys
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER, Code
 from stepnet.compiler.targets.cuda.writer import SCALAR, VOID
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LibraryError
 
 SLOT = 65536

@@ -12,7 +12,7 @@ units (96 KB), as was measured on an H100.
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, prod
 
 import numpy as np
@@ -34,6 +34,7 @@ from stepnet.compiler.targets.cuda.room import ALIGNMENT, StoredValue, stored_va
 from stepnet.compiler.targets.cuda.statements import Statement
 from stepnet.compiler.targets.cuda.writer import VOID
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 COUNTER = 256

@@ -8,7 +8,7 @@ Each sum is one chain of fused multiply-adds over k, as `columns.py` has it, so 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from llvmlite import ir
@@ -20,6 +20,7 @@ from stepnet.compiler.targets.cuda.functions import FOUR
 from stepnet.compiler.targets.cuda.grid_share import GridShare
 from stepnet.compiler.targets.cuda.places import Place
 from stepnet.compiler.targets.cuda.statements import Statement
+from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 AT_ONCE = 16

@@ -12,7 +12,6 @@ All other values (those of reductions, and of other sizes) every block computes 
 only where one reads elements of units that are not its own, such as the left side of a product.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
 
@@ -21,6 +20,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.targets.cuda.statements import Statement, Statements, is_by_warps
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

@@ -8,7 +8,7 @@ total               sums over all rows         constants, such as the gradient o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -29,10 +29,11 @@ from stepnet.compiler.targets.cuda.positions import DeviceLanes, DevicePositions
 from stepnet.compiler.targets.cuda.products import multiply
 from stepnet.compiler.targets.cuda.refill import LaidLoop, laid
 from stepnet.compiler.targets.cuda.stages import stage_codes
-from stepnet.compiler.targets.cuda.stored import half_of
+from stepnet.compiler.targets.cuda.stored import half_of, with_stored_memories
 from stepnet.compiler.targets.cuda.totals import reduced_to_rows, total
 from stepnet.compiler.targets.packed import parameters_of, runs_back
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError
 from stepnet.ragged.positions import Positions
 
@@ -61,12 +62,26 @@ class CudaKernel:
     """A plan with its codes, to be bound to parameters.
 
     share: how many loops run at the same time, each on a part of the device.
+    carried: the plan whose loop reads and writes memories in the dtypes in which steps carry them, if that is
+        another one.
     """
 
     plan: Plan
     memory: CudaMemory
     options: CudaOptions = DEFAULT
     share: int = 1
+    carried: Plan | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, memory: CudaMemory, options: CudaOptions) -> "CudaKernel":
+        """Returns the kernel of a plan, whose loop reads and writes memories in the dtypes of a call."""
+        stored = with_stored_memories(plan)
+        return cls(stored, memory, options, carried=None if stored is plan else plan)
+
+    @computed_once
+    def of_chunks(self) -> "CudaKernel":
+        """The kernel for chunks of the steps, which hand on memories as steps carry them."""
+        return self if self.carried is None else replace(self, plan=self.carried, carried=None)
 
     @computed_once
     def shared(self) -> "dict[int, CudaKernel]":
@@ -149,8 +164,9 @@ class CudaKernel:
 
     @computed_once
     def reads_index(self) -> bool:
-        """Tells whether the step reads its number."""
-        return any(node.operation == "index" for node in self.plan.body.nodes)
+        """Tells whether the plan reads the number of a step, in its loop or in the stages around it."""
+        nets = self.plan.net, self.plan.body
+        return any(node.operation == "index" for net in nets for node in net.nodes)
 
     @computed_once
     def has_tables(self) -> bool:
@@ -205,6 +221,10 @@ class BoundPlan(CalledKernel):
     def sharing(self, share: int) -> "BoundPlan":
         """Returns the plan with the same parameters whose loop runs beside others, see `CudaKernel`."""
         return self if share == self.kernel.share else replace(self, kernel=self.kernel.sharing(share))
+
+    def of_chunks(self) -> "BoundPlan":
+        """Returns the plan with the same parameters for chunks of the steps, see `CudaKernel`."""
+        return self if self.kernel.carried is None else replace(self, kernel=self.kernel.of_chunks)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters, for later calls; returns True."""
@@ -295,8 +315,8 @@ class PlanRun:
         made = self.made(self.plan.net, code.node)
         rights = [self.values[number] for number in code.rights]
         pairs = zip(code.lefts, rights, strict=True)
-        lefts = [self.values[n].reshaped((made.shape[0], right.shape[0])) for n, right in pairs]
-        out = made.reshaped((made.shape[0], rights[0].shape[-1]))
+        lefts = [self.values[n].reshape((made.shape[0], right.shape[0])) for n, right in pairs]
+        out = made.reshape((made.shape[0], rights[0].shape[-1]))
         way = "bfloat16" if code.is_rounded else self.kernel.options.way(made.dtype, *code.stored)
         multiply(self.memory.device, lefts, rights, way, out)
         self.values[code.node] = made
@@ -308,11 +328,12 @@ class PlanRun:
         positions = self.call.positions
         count = positions.rows if at_rows else positions.total
         row_of = 0 if at_rows else self.places.row_of.address
-        index = None if at_rows else self.index_of
+        index, before = (None, None) if at_rows else (self.index_of, self.first_steps)
         arrays = [self.values[number].address for number in (*stage.reads, *stage.writes)]
         blocks = self.blocks(count, stage)
         scratch = empty(self.memory.device, (blocks, stage.scratch), "int8") if stage.scratch else None
-        words = [count, row_of, address_of(index), address_of(scratch), address_of(self.errors), *arrays]
+        places = address_of(index), address_of(before), address_of(scratch), address_of(self.errors)
+        words = [count, row_of, *places, *arrays]
         if count:
             self.memory.device.launch(stage.code, blocks, words)
 
@@ -326,7 +347,15 @@ class PlanRun:
         """The number of each step in its sequence; None if the stages do not read it."""
         if all(node.operation != "index" for node in self.plan.net.nodes):
             return None
-        return self.places.index_of(self.call.step_offset)
+        return self.places.index_of
+
+    @computed_once
+    def first_steps(self) -> DeviceArray | None:
+        """The steps that each sequence did in earlier calls; None for none, and if nothing reads them."""
+        offset: Any = self.call.step_offset
+        if offset is None or not self.kernel.reads_index:
+            return None
+        return offset if isinstance(offset, DeviceArray) else self.places.put(offset)
 
     # ---- the loop
 
@@ -396,13 +425,11 @@ class PlanRun:
         if scratch is not None and loop.zeros:
             for group in range(groups):
                 memory.device.clear(scratch.address + group * loop.scratch, loop.zeros)
-        done = self.call.step_offset if self.kernel.reads_index else None
-        before = None if done is None else places.put(done)
         words = [
             *lanes.words,
             address_of(places.steps),
             int(self.plan.reverse),
-            address_of(before),
+            address_of(self.first_steps),
             address_of(scratch),
             address_of(self.errors),
         ]

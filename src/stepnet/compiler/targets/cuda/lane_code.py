@@ -1,11 +1,10 @@
 """Writes what a lane of a loop does in a turn: which steps of which sequence, as the table of lanes says."""
 
-from dataclasses import dataclass
-
 from llvmlite import ir
 
 from stepnet.compiler.targets.cuda.codes import LANE_WORDS
 from stepnet.compiler.targets.cuda.writer import KernelWriter, Value
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ the following turn, while the others go on.
 Nothing here depends on where the steps lie in arrays, nor on the device.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from stepnet.compiler.targets.cuda.codes import LANE_WORDS
 from stepnet.compiler.targets.cuda.device import Array
 from stepnet.compiler.targets.lanes import assign_lanes, lanes_for
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 ROW, START, TIME, BEFORE, COUNT, ENDS, STEPS = range(len(LANE_WORDS))

@@ -3,7 +3,7 @@ lanes, whose memories and values lie in its shared memory.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from llvmlite import ir
 
@@ -11,6 +11,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import I64, integer
+from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.codes import ENDING_WORDS, LOOP_WORDS, LoopCode
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.elements import RowOfThread, RowShare, Source, zero
@@ -19,7 +20,9 @@ from stepnet.compiler.targets.cuda.lane_code import LaneTurn, lane_at, turns_of
 from stepnet.compiler.targets.cuda.places import PlaceWriter
 from stepnet.compiler.targets.cuda.room import ValueRoom, room
 from stepnet.compiler.targets.cuda.statements import Statement, Statements
+from stepnet.compiler.targets.cuda.stored import MemoryDtypes
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 
@@ -43,6 +46,11 @@ class LoopForm:
     def body(self) -> Net:
         """The net of the step."""
         return self.plan.body
+
+    @computed_once
+    def dtypes(self) -> MemoryDtypes:
+        """The dtypes of the arrays of memories."""
+        return MemoryDtypes.of(self.plan)
 
     @computed_once
     def kinds(self) -> dict[str, list[int]]:
@@ -209,9 +217,9 @@ class LoopWriter:
         """
         code = self.code
         time = self.time_at(lane, code.select(is_real, step, integer(0)))
-        entry = code.add(lane.start, self.read_or(time, "steps", time))
+        entry = code.add(lane.start, self.code.read_or(time, "steps", time))
         entry = code.select(is_real, entry, integer(0))
-        done = code.add(self.read_or(integer(0), "first_steps", lane.row), lane.before)
+        done = code.add(self.code.read_or(integer(0), "first_steps", lane.row), lane.before)
         output = None
         if self.form.flag is not None:
             output = code.add(code.read_number(code.pointer("places"), lane.row), time)
@@ -222,12 +230,6 @@ class LoopWriter:
         code = self.code
         is_backward = code.icmp_signed("!=", code.word("reverse"), integer(0))
         return code.select(is_backward, code.sub(lane.time, step), code.add(lane.time, step))
-
-    def read_or(self, otherwise: Value, name: str, index: Value) -> Value:
-        """Writes a load of a number of an array, or another number if there is no array."""
-        code = self.code
-        is_given = code.icmp_signed("!=", code.word(name), integer(0))
-        return code.either(is_given, lambda: [code.read_number(code.pointer(name), index)], [otherwise])[0]
 
     # ---- values
 
@@ -255,7 +257,9 @@ class LoopWriter:
                 writer.write_slot(zero(type_.dtype), slot, writer.share.place, flat)
                 with code.when(is_given):
                     index = code.add(code.multiplied(lane.row, type_.size), flat)
-                    value = code.read_element(type_.dtype, code.pointer(f"m{place}"), index)
+                    given = self.form.dtypes.initial[place]
+                    value = code.read_element(given, code.pointer(f"m{place}"), index)
+                    value = converted(code, value, given, type_.dtype)
                     writer.write_slot(value, slot, writer.share.place, flat)
 
     def end_memories(self, writer: EntryWriter, lane: LaneTurn) -> None:
@@ -269,7 +273,9 @@ class LoopWriter:
             ):
                 value = writer.read_slot(writer.slots[number], writer.share.place, flat)
                 index = code.add(code.multiplied(lane.row, type_.size), flat)
-                code.write_element(type_.dtype, value, code.pointer(f"f{place}"), index)
+                made = self.form.dtypes.final[place]
+                value = converted(code, value, type_.dtype, made)
+                code.write_element(made, value, code.pointer(f"f{place}"), index)
 
     def memories_of(self, statement: Statement) -> list[int]:
         """Lists the memories to which a statement writes."""

@@ -130,6 +130,13 @@ class CudaMemory:
         self.move(made, buffer, made.shape[0], None, self.owners(offsets))
         return made
 
+    def plus(self, integers: DeviceArray, number: int) -> DeviceArray:
+        """Returns int64s with a number added to each."""
+        made = empty(self.device, integers.shape, "int64")
+        words = [made.address, integers.address, made.size, number]
+        launch_over(self.device, moves.plus(), made.size, words)
+        return made
+
     def rows(self, buffer: DeviceArray, count: int) -> DeviceArray:
         """Makes an array of `count` rows, each of which is the whole given array."""
         made = empty(self.device, (count, *buffer.shape), buffer.dtype)

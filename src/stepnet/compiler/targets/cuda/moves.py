@@ -2,6 +2,7 @@
 
     moved       rows of one array to rows of another; from one row to all; to all rows of a target in order
     windows     for each window its rows, and zeros beyond the sequence
+    plus        integers with a number added
     owners      the sequence of each entry, from the offsets of sequences
 
 A row is moved as words of up to 16 bytes. Neighbouring threads move neighbouring words: `1 << shift` threads
@@ -68,6 +69,19 @@ def moved(word: int, to_places: bool, from_places: bool) -> DeviceCode:
         with writer.loop(place, words, sharing) as index:
             offset = writer.mul(index, size)
             writer.write(writer.read(type_, writer.at(origin, offset), word), writer.at(to, offset), word)
+    return writer.finished(THREADS)
+
+
+@lru_cache(maxsize=1)
+def plus() -> DeviceCode:
+    """Writes the kernel that adds a number to integers.
+
+    Its arguments: int64 `made` [count], `integers` [count], `count`, `number`.
+    """
+    writer = KernelWriter("integers plus a number", ["made", "integers", "count", "number"])
+    with writer.over_all(writer.word("count")) as place:
+        integer = writer.read_number(writer.pointer("integers"), place)
+        writer.write_number(writer.add(integer, writer.word("number")), writer.pointer("made"), place)
     return writer.finished(THREADS)
 
 

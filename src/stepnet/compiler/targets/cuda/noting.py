@@ -3,6 +3,7 @@
     launch stage   x, W -> a               x, W    arguments: what the call is given
     clear          b                       a, b    values, which the call allocates
     launch loop    a, b, positions -> y    y       a value that is a result
+    mark 0         behind the stage        so that a side stream may follow
 
 Memory of arguments and values lies elsewhere in later calls. All else that kernels read, such as positions,
 is the same in all calls of one form.
@@ -11,13 +12,13 @@ is the same in all calls of one form.
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from stepnet.compiler.targets.base import OwnedMemory
 from stepnet.compiler.targets.cuda.device import (
-    ALLOCATE,
+    KNOWN,
     Address,
     Allocation,
     Array,
@@ -26,12 +27,13 @@ from stepnet.compiler.targets.cuda.device import (
     DeviceCode,
     DeviceWork,
 )
+from stepnet.compiler.targets.cuda.streams import StreamOrder
+from stepnet.compiler.values.records import dataclass
 
 MOST_WORK = 1024
 """The most pieces of work that are noted: those of a call whose steps run one by one are too many."""
 READS_BACK = "the host reads what the GPU computed, as for tables that are read at an index"
 WRITES = "the host writes numbers to memory of the call"
-SIDE_BY_SIDE = "its parts run beside each other"
 TOO_LONG = f"it has more than {MOST_WORK} pieces of work"
 
 
@@ -70,7 +72,8 @@ class CallNotes:
 
     device: the device. memory: all memory of the call that lies elsewhere in others: the bytes of each value,
         -1 for an argument. work: the pieces of work. constants: what keeps all other memory allocated, by
-        identity. refused: why later calls cannot give this work; "" if they can.
+        identity. refused: why later calls cannot give this work; "" if they can. streams: the numbers of side
+        streams, from 1 on, by the device's handles. marks: the number of marks so far.
     """
 
     device: Device
@@ -78,22 +81,18 @@ class CallNotes:
     work: list[DeviceWork] = field(default_factory=list[DeviceWork])
     constants: dict[int, Any] = field(default_factory=dict[int, Any])
     refused: str = ""
+    streams: dict[int, int] = field(default_factory=dict[int, int])
+    marks: int = 0
 
     @contextmanager
     def noting(self) -> Generator[None]:
         """Context in which the work of this thread, and the memory of the values it computes, is noted."""
-        outer = ALLOCATE.get()
-
-        def allocate(device: Device, count: int) -> OwnedMemory:
-            """Allocates the memory of a value, and notes it."""
-            return self.known(outer(device, count), count)
-
-        tokens = NOTES.set(self), ALLOCATE.set(allocate)
+        tokens = NOTES.set(self), KNOWN.set(self.known)
         try:
             yield
         finally:
             NOTES.reset(tokens[0])
-            ALLOCATE.reset(tokens[1])
+            KNOWN.reset(tokens[1])
 
     def known(self, room: OwnedMemory, count: int = -1) -> CallMemory:
         """Returns memory as one that lies elsewhere in later calls. count: its bytes; -1 for an argument."""
@@ -143,19 +142,21 @@ class CallNotes:
         """Refuses notes of a call that depends on what the host reads."""
         self.refused = self.refused or READS_BACK
 
-    def forked(self) -> None:
-        """Refuses notes of a call whose parts run beside each other: work that is given again has one
-        order.
-        """
-        self.refused = self.refused or SIDE_BY_SIDE
-
     def add(self, kind: Any, words: Sequence[int], count: int, code: DeviceCode | None = None) -> None:
-        """Notes a piece of work."""
+        """Notes a piece of work of the present stream."""
+        fork = self.device.fork
+        side = None if fork is None else fork.stream()
+        self.add_to(0 if side is None else self.streams[side], kind, words, count, code)
+
+    def add_to(
+        self, stream: int, kind: Any, words: Sequence[int], count: int, code: DeviceCode | None = None
+    ) -> None:
+        """Notes a piece of work of a stream, by its number."""
         if len(self.work) >= MOST_WORK:
             self.refused = self.refused or TOO_LONG
         if not self.refused:
             bases, offsets = zip(*map(self.placed, words), strict=True) if words else ((), ())
-            self.work.append(DeviceWork(kind, bases, offsets, count, code))
+            self.work.append(DeviceWork(kind, bases, offsets, count, code, stream))
 
     def placed(self, word: int) -> tuple[int, int]:
         """Returns the number of the memory that an address lies in, and how many bytes behind its beginning;
@@ -178,6 +179,46 @@ class CallNotes:
 
 NOTES = ContextVar[CallNotes | None]("NOTES", default=None)
 """The notes of the work of this thread; None for a call that is not noted."""
+
+
+class NotedMark(NamedTuple):
+    """A mark of a device, and its number among those of the call."""
+
+    mark: Any
+    number: int
+
+
+@dataclass(frozen=True)
+class NotedOrder:
+    """The streams of a device during a call that is noted, as `StreamOrder`."""
+
+    order: StreamOrder
+    notes: CallNotes
+
+    def side_stream(self, number: int) -> int:
+        """Returns the handle of a side stream, by its number from 0 on."""
+        handle = self.order.side_stream(number)
+        self.notes.streams[handle] = 1 + number
+        return handle
+
+    def mark_of(self, stream: int) -> NotedMark:
+        """Returns a mark behind the work that a stream was given so far."""
+        number, self.notes.marks = self.notes.marks, self.notes.marks + 1
+        self.notes.add_to(self.notes.streams.get(stream, 0), "mark", (), number)
+        return NotedMark(self.order.mark_of(stream), number)
+
+    def follow(self, stream: int, mark: NotedMark) -> None:
+        """Makes a stream wait, before its next work, for the work ahead of a mark."""
+        self.notes.add_to(self.notes.streams.get(stream, 0), "follow", (), mark.number)
+        self.order.follow(stream, mark.mark)
+
+
+def noted_order(order: StreamOrder) -> StreamOrder:
+    """Returns the streams of a device so that the order among them is noted where `NOTES` asks for that."""
+    notes = NOTES.get()
+    return order if notes is None else NotedOrder(order, notes)
+
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Work = Callable[Concatenate[Any, Parameters], Result]

@@ -4,8 +4,6 @@ A storage dtype such as bfloat16 is computed in float32, and rounded once, when 
 sum is `or`, its product `and`, as in NumPy.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from llvmlite import ir
 
@@ -13,6 +11,7 @@ from stepnet.compiler.targets.cpu.writing.code import register_type
 from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.writer import KernelWriter
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 
 
 def sum_dtype(how: str, dtype: str) -> str:

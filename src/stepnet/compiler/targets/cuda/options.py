@@ -6,10 +6,10 @@ cuda-emulated:batch-invariant    the emulation, the same bits for a sequence in 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from stepnet.compiler.values.arguments import choice, flag
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 CudaPrecision = Literal["float32", "tf32", "bfloat16"]

@@ -1,13 +1,13 @@
 """Where the steps of a batch lie, as arrays on a device that kernels read."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 import numpy as np
 
 from stepnet.compiler.targets.cuda.device import Array, Device, DeviceArray, put
 from stepnet.compiler.targets.cuda.lanes import LaneTable
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 
@@ -86,14 +86,12 @@ class DevicePositions:
         free[self.positions.all_step_indices] = False
         return np.flatnonzero(free)
 
-    def index_of(self, first_steps: Array | None) -> DeviceArray:
-        """Returns the number of each step in its sequence, steps of earlier calls counted; 0 in gaps."""
+    @computed_once
+    def index_of(self) -> DeviceArray:
+        """The number of each step in its sequence, 0 in gaps."""
         positions = self.positions
         made = np.zeros(positions.total, np.int64)
-        before = np.zeros(positions.rows, np.int64) if first_steps is None else first_steps
-        ends = np.cumsum(positions.lengths)
-        first = before - (ends - positions.lengths)
-        made[positions.all_step_indices] = np.arange(int(positions.lengths.sum())) + np.repeat(
-            first, positions.lengths
-        )
+        first = np.cumsum(positions.lengths) - positions.lengths
+        steps = np.arange(int(positions.lengths.sum()))
+        made[positions.all_step_indices] = steps - np.repeat(first, positions.lengths)
         return self.put(made)

@@ -11,7 +11,6 @@ tile and whether the parts are split, which are chosen by the number of rows.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 
 import numpy as np
@@ -34,6 +33,7 @@ from stepnet.compiler.targets.cuda.product_shares import (
 )
 from stepnet.compiler.targets.cuda.writer import KernelWriter
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 
 Place = tuple[ir.Value, ir.Value]
 """A value for each side: a row and a column, or where both lie."""

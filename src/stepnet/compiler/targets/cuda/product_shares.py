@@ -11,7 +11,6 @@ warp read from different banks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
 
@@ -22,6 +21,7 @@ from stepnet.compiler.targets.cpu.writing.code import I32, load_vector
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.numbers_code import KernelNumbers
 from stepnet.compiler.targets.cuda.writer import KernelWriter
+from stepnet.compiler.values.records import dataclass
 
 Operand = list[list[ir.Value]]
 """The registers of a lane for an operand of the tensor cores: the large numbers, and perhaps small ones."""

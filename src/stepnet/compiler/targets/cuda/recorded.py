@@ -5,20 +5,23 @@
     later calls     memory allocated, kernels launched
 
 A form is what the work of a call depends on besides its arrays: the positions of its sequences, which
-memories are given, and whether all outputs are asked for. Calls run as the first one where sequences end
-early, where steps are counted from earlier calls on, where the positions are many, where no arrays are given,
-where parameters of the host change, and where the host reads what the device computed, as for tables that are
-read at an index.
+memories are given, whether all outputs are asked for, and whether steps are counted from earlier calls on, in
+which case their numbers are one of its arrays. Calls run as the first one where sequences end early, where
+steps that run one by one are counted on, where the positions are many, where no arrays are given, where
+parameters of the host change, and where the host reads what the device computed, as for tables that are read
+at an index.
 """
 
 import itertools
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from typing import Any, NamedTuple
 from weakref import finalize
+
+import numpy as np
 
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import (
@@ -39,6 +42,7 @@ from stepnet.compiler.targets.cuda.noting import CallNotes, ResultPlace
 from stepnet.compiler.targets.cuda.recording import Recording
 from stepnet.compiler.targets.packed import has_buffers
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import DeviceError
 
 MOST_BYTES = 64 * 2**20
@@ -53,7 +57,7 @@ UNKNOWN = (
 )
 UNSUITED = "this call cannot be captured in a CUDA graph: {}"
 ENDS_EARLY = "its sequences end early"
-COUNTS_ON = "its steps are counted from earlier calls on"
+COUNTS_ON = "steps that run one by one are counted from earlier calls on"
 CHANGES = "its parameters are of the host, and have changed"
 NOTHING = "it is given no arrays"
 LARGE = "the positions of its sequences take more than 64 KiB"
@@ -146,6 +150,11 @@ class RecordedKernel:
         """Tells whether a value depends on how many steps ran in earlier calls."""
         return reads_index(self.schedule)
 
+    @computed_once
+    def has_inner(self) -> bool:
+        """Tells whether the steps of a part run one by one, each as a schedule of its own."""
+        return any(part.inner is not None for part in self.schedule.parts)
+
     def bind(self, parameters: Sequence[Array]) -> "RecordedBound":
         """Binds the kernel to parameters, in the net's order: arrays of the host, or of the device."""
         return RecordedBound(self, parameters)
@@ -221,7 +230,8 @@ class RecordedBound(CalledKernel):
         """
         if reason := self.refused(call):
             return self.in_parts(call, reason)
-        return self.run(call, WorkForm.of(call), call.given)
+        form = WorkForm.of(call, self.kernel.counts_steps)
+        return self.run(call, form, [*call.given, *form.counted(call)])
 
     def in_parts(self, call: Call, reason: str) -> Results:
         """Runs a call part by part. reason: why it is not recorded. Raises `DeviceError` during a capture."""
@@ -233,22 +243,23 @@ class RecordedBound(CalledKernel):
         """Returns why a call is not recorded; "" if it is."""
         if call.until is not None:
             return ENDS_EARLY
-        if call.step_offset is not None and self.kernel.counts_steps:
+        if call.step_offset is not None and self.kernel.counts_steps and self.kernel.has_inner:
             return COUNTS_ON
         return LARGE if call.positions.key is None else ""
 
     def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
-        """Prepares calls with other arrays at the positions of this one; None for those of any lengths."""
-        if layout is not None:
+        """Prepares calls with other arrays at the positions of this one; None for those of any lengths, and
+        for those that are not recorded.
+        """
+        if layout is not None or self.refused(call):
             return None
-        if self.refused(call):
-            return self.inner.prepare(call)
-        form, shapes = WorkForm.of(call), [array.shape for array in call.sequences]
+        form, shapes = WorkForm.of(call, self.kernel.counts_steps), [each.shape for each in call.sequences]
         like = replace(call, sequences=(), initial=(), statics=(), step_offset=None)
+        counted = form.counted(call)
 
         def run(given: OptionalArrays, places: Places | None) -> Results:
             """Runs the call on other arrays; returns its results."""
-            arrays: list[Any] = [*given]
+            arrays: list[Any] = [*given, *counted]
             for place, shape in enumerate(shapes):
                 if arrays[place].shape != shape:
                     arrays[place] = arrays[place].reshape(shape)
@@ -282,26 +293,29 @@ class RecordedBound(CalledKernel):
             raise DeviceError(UNKNOWN)
         else:
             buffers = [None if array is None else put(array) for array in given]
-            results = self.record(key, form, form.call(like, buffers), is_host)
+            results = self.record(key, form, like, buffers, is_host)
         return Results(*(list(map(get, kind)) for kind in results)) if is_host else results
 
-    def record(self, key: Key, form: "WorkForm", call: Call, is_host: bool) -> Results:
-        """Runs a call on arrays of the device part by part, and keeps notes of its work. is_host: whether its
-        results are for the host, so that they may lie together.
+    def record(
+        self, key: Key, form: "WorkForm", like: Call, arrays: Sequence[DeviceArray | None], is_host: bool
+    ) -> Results:
+        """Runs a call on arrays of the device part by part, and keeps notes of its work.
+
+        like, form: as for `run`. is_host: whether its results are for the host, so that they may lie
+        together.
         """
         notes = CallNotes(self.memory.device)
         bound = None if self.arguments else self.inner
         with notes.noting():
-            arrays: Sequence[Any] = call.given
             given = [None if array is None else notes.argument(array) for array in arrays]
             if bound is None:
                 own: list[Any] = [notes.argument(array) for array in self.arguments]
                 bound = self.kernel.parts.bind(own)
-            results: Any = bound(form.call(call, given))
+            results: Any = bound(form.call(like, given))
         pairs = [notes.result(array) for array in results.arrays]
         places = [place for _, place in pairs if place is not None]
         counts = len(results.outputs), len(results.final)
-        separate = counts[0] if call.separate_outputs is None else call.separate_outputs
+        separate = counts[0] if like.separate_outputs is None else like.separate_outputs
         shared = slice(0, len(places)) if is_host else slice(separate, counts[0])
         keep(key, notes.refused or NotedCall(notes, places, counts, shared))
         return in_kinds([array for array, _ in pairs], counts)
@@ -311,25 +325,36 @@ class WorkForm(NamedTuple):
     """Form of a call: what its work depends on, apart from which arrays it is given and where they lie.
 
     key: a digest. sequences, initial: the numbers of its sequences and of its initial memories.
+    counts_on: whether its steps are counted from earlier calls on.
     """
 
     key: Hashable
     sequences: int
     initial: int
+    counts_on: bool
 
     @classmethod
-    def of(cls, call: Call) -> "WorkForm":
-        """Returns the form of a call."""
+    def of(cls, call: Call, counts_steps: bool) -> "WorkForm":
+        """Returns the form of a call. counts_steps: whether it matters how many steps ran before it."""
+        counts_on = counts_steps and call.step_offset is not None
         return cls(
-            (call.positions.key, call.last_only, call.separate_outputs),
+            (call.positions.key, call.last_only, call.separate_outputs, counts_on),
             len(call.sequences),
             len(call.initial),
+            counts_on,
         )
 
+    def counted(self, call: Call) -> list[Array]:
+        """Returns the numbers of steps in earlier calls, the last array of a call that counts on."""
+        return [np.ascontiguousarray(call.step_offset, np.int64)] if self.counts_on else []
+
     def call(self, like: Call, given: Sequence[Any]) -> Call:
-        """Returns a call of this form on other arrays: sequences, then initial memories, then statics."""
-        first, last = self.sequences, self.sequences + self.initial
-        return replace(like, sequences=given[:first], initial=given[first:last], statics=given[last:])
+        """Returns a call of this form on other arrays: sequences, then initial memories, then statics, and at
+        last the steps in earlier calls if it counts on.
+        """
+        first, last, end = self.sequences, self.sequences + self.initial, len(given) - self.counts_on
+        kinds = {"sequences": given[:first], "initial": given[first:last], "statics": given[last:end]}
+        return replace(like, **kinds, step_offset=given[-1] if self.counts_on else None)
 
 
 def in_kinds(results: Sequence[Any], counts: tuple[int, int]) -> Results:

@@ -7,7 +7,9 @@ arguments    where the caller has them
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import le
+from typing import NamedTuple
 
 from stepnet.compiler.targets.cuda.device import (
     ALLOCATE,
@@ -18,6 +20,7 @@ from stepnet.compiler.targets.cuda.device import (
     aligned,
 )
 from stepnet.compiler.targets.cuda.noting import CallNotes, ResultPlace
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import offsets_of
 
 
@@ -90,43 +93,72 @@ def moved(piece: DeviceWork, known: dict[int, tuple[int, int]]) -> DeviceWork:
     """Returns a piece of work with other numbers of memory. known: for each number the new one, and how many
     bytes behind its beginning the memory lies.
     """
+    if not piece.bases:
+        return piece
     pairs = zip(piece.bases, piece.offsets, strict=True)
     bases, offsets = zip(*((known[b][0], known[b][1] + offset) for b, offset in pairs), strict=True)
     return replace(piece, bases=bases, offsets=offsets)
 
 
-def spans_of(work: Sequence[DeviceWork], others: Container[int]) -> dict[int, tuple[int, int]]:
-    """Returns for each value in the arena the first and the last piece of work that reads or writes it.
+class Span(NamedTuple):
+    """The time in which a value is needed, as numbers of pieces of work of each stream.
+
+    begin: those that are ahead of every piece which reads or writes the value. end: those up to the last such
+    piece of each stream.
+    """
+
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+
+    def is_ahead(self, other: "Span") -> bool:
+        """Tells whether nothing needs the value any more when the first piece needs another one."""
+        return all(map(le, self.end, other.begin))
+
+
+def spans_of(work: Sequence[DeviceWork], others: Container[int]) -> dict[int, Span]:
+    """Returns for each value in the arena when it is needed.
 
     others: the numbers of memory that is not in the arena.
     """
-    spans = dict[int, tuple[int, int]]()
-    for at, piece in enumerate(work):
-        for number in piece.bases:
-            if number >= 0 and number not in others:
-                spans[number] = spans.get(number, (at, at))[0], at
+    streams = range(1 + max((piece.stream for piece in work), default=0))
+    clocks = [[0 for _ in streams] for _ in streams]  # for each stream what is ahead of its next piece
+    marks, spans = dict[int, list[int]](), dict[int, Span]()
+    for piece in work:
+        ahead = clocks[piece.stream]
+        if piece.kind == "mark":
+            marks[piece.count] = [*ahead]
+        elif piece.kind == "follow":
+            ahead[:] = map(max, ahead, marks[piece.count])
+        else:
+            begin = tuple(ahead)
+            ahead[piece.stream] += 1
+            end = tuple(count if stream == piece.stream else 0 for stream, count in enumerate(ahead))
+            for number in piece.bases:
+                if number >= 0 and number not in others:
+                    known = spans.get(number, Span(begin, end))
+                    spans[number] = Span(tuple(map(min, known.begin, begin)), tuple(map(max, known.end, end)))
     return spans
 
 
-def arranged(counts: dict[int, int], spans: dict[int, tuple[int, int]]) -> tuple[dict[int, int], int]:
-    """Arranges values in an arena, so that those which are needed at one time do not overlap: the largest
+def arranged(counts: dict[int, int], spans: dict[int, Span]) -> tuple[dict[int, int], int]:
+    """Arranges values in an arena, so that those which may be needed at one time do not overlap: the largest
     first, each as far in front as it can be.
 
-    counts: the bytes of each value, by its number. spans: the first and the last time that it is needed.
+    counts: the bytes of each value, by its number. spans: when it is needed.
 
     Returns the offset of each value, and the bytes of the arena.
 
-    >>> arranged({0: 512, 1: 256, 2: 256}, {0: (0, 1), 1: (1, 2), 2: (2, 3)})
+    >>> arranged({0: 512, 1: 256, 2: 256}, {n: Span((n,), (n + 2,)) for n in range(3)})
     ({0: 0, 1: 512, 2: 0}, 768)
     """
     placed, end = dict[int, int](), 0
     sizes = {number: aligned(count) for number, count in counts.items()}
     for number in sorted(sizes, key=lambda each: (-sizes[each], each)):
-        first, last = spans[number]
+        span = spans[number]
         beside = sorted(
             (placed[other], sizes[other])
             for other in placed
-            if spans[other][0] <= last and first <= spans[other][1]
+            if not (span.is_ahead(spans[other]) or spans[other].is_ahead(span))
         )
         offset = 0
         for begin, size in beside:

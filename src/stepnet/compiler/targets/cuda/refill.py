@@ -9,13 +9,13 @@ a multiprocessor the next one as soon as one ends: they stay sorted.
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 from stepnet.compiler.targets.cuda.choice import ChosenLoop
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import Array
 from stepnet.compiler.targets.cuda.lanes import LaneTable, refilled_lanes, sorted_lanes
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 FASTER = 1.05
 """The factor by which refilled lanes must be faster than sorted ones to be chosen."""

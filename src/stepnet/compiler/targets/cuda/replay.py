@@ -16,9 +16,11 @@ import numpy as np
 
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cuda.device import DeviceWork
+from stepnet.compiler.targets.cuda.staging import WITHOUT_TIME
 
-DriverCall = tuple[str, Callable[..., int], tuple[Any, ...], tuple[Any, ...]]
-"""A function of the driver, by name and as such, and its arguments before the stream and after it."""
+DriverCall = tuple[str, Callable[..., int], tuple[Any, ...], int, tuple[Any, ...]]
+"""A function of the driver, by name and as such, its arguments before the stream, the number of the stream, 0
+for the main one, and its arguments after the stream."""
 WORTH_GRAPH = 3
 """The pieces of work from which on one call of a graph takes less time."""
 SAME_RUNS = 3
@@ -44,6 +46,10 @@ class GpuWork:
         self.places = np.flatnonzero(table[:, 0] >= 0)
         self.memory, self.offsets = table[self.places, 0], self.words[self.places]
         self.pointers = np.arange(len(words), dtype=np.int64) * 8 + pointer(self.words)
+        self.sides = [device.side_stream(n) for n in range(max((each.stream for each in work), default=0))]
+        marks = sum(piece.kind == "mark" for piece in work)
+        self.events = [device.handle("cuEventCreate", WITHOUT_TIME) for _ in range(marks)]
+        finalize(self, device.events.extend, self.events).atexit = False
         self.calls = self.driver_calls()
         self.names = [piece.code.name for piece in work if piece.code is not None]
         self.is_worth_graph = len(self.calls) >= WORTH_GRAPH
@@ -54,8 +60,15 @@ class GpuWork:
         """Returns the calls of the driver that give the work."""
         made, at = list[DriverCall](), 0
         for piece in self.work:
-            name, before, after = self.launch(piece, at) if piece.code is not None else self.move(piece, at)
-            made.append((name, self.device.functions[name], before, after))
+            if piece.code is not None:
+                name, before, after = self.launch(piece, at)
+            elif piece.kind == "mark":
+                name, before, after = "cuEventRecord", (self.events[piece.count],), ()
+            elif piece.kind == "follow":
+                name, before, after = "cuStreamWaitEvent", (), (self.events[piece.count], 0)
+            else:
+                name, before, after = self.move(piece, at)
+            made.append((name, self.device.functions[name], before, piece.stream, after))
             at += len(piece.bases)
         return tuple(made)
 
@@ -102,12 +115,12 @@ class GpuWork:
                 device.fail(name, error)
 
     def give(self, stream: int) -> tuple[str, int]:
-        """Calls the driver's functions one after the other, for a stream; returns the last one and its error,
-        0 for none.
+        """Calls the driver's functions one after the other, for a stream and its side streams; returns the
+        last one and its error, 0 for none.
         """
-        name = ""
-        for name, function, before, after in self.calls:
-            if error := function(*before, stream, *after):
+        name, streams = "", (stream, *self.sides)
+        for name, function, before, number, after in self.calls:
+            if error := function(*before, streams[number], *after):
                 return name, error
         return name, 0
 

@@ -1,7 +1,6 @@
 """The room of stored values: where each lies in the shared memory of a block, or in its scratch memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -10,6 +9,7 @@ from llvmlite import ir
 from stepnet.compiler.targets.cuda.elements import ValueSlot
 from stepnet.compiler.targets.cuda.places import PlaceWriter
 from stepnet.compiler.targets.cuda.statements import Statements
+from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 ALIGNMENT = 16

@@ -9,7 +9,6 @@ between two of them is one kernel.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 
 from llvmlite import ir
@@ -30,6 +29,7 @@ from stepnet.compiler.targets.cuda.room import ValueRoom, room
 from stepnet.compiler.targets.cuda.statements import Statement, Statements
 from stepnet.compiler.targets.cuda.stored import MULTIPLIED, common_half, half_of
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 SMALL_MATRIX = 4096
@@ -286,6 +286,7 @@ class StageWriter:
         step: Value = integer(0)
         if any(self.form.net.nodes[n].operation == "index" for n in self.statements.needed):
             step = code.read_number(code.pointer("index_of"), entry)
+            step = code.add(step, code.read_or(integer(0), "first_steps", row))
         return RowOfThread(writer.share.place, entry, row, is_real, step)
 
     def sources(self) -> dict[int, Source]:

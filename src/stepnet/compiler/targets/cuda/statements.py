@@ -10,13 +10,14 @@ it: then it is stored, and a barrier stands between its statement and those that
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import prod
 from typing import Literal
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST
+from stepnet.compiler.values.records import dataclass
 
 Kind = Literal["elementwise", "product", "scales", "reduce", "scan", "concatenate"]
 Signature = tuple[Hashable, ...]
@@ -24,6 +25,8 @@ EXPENSIVE = 10
 """The operations of an element from which it is stored rather than computed twice."""
 FEW = 4
 """The most terms of a sum over features that is part of an expression."""
+MOST_READ = 256
+"""The most elements that an expression reads or computes, with all that it is made of."""
 LONG, NARROW, NARROW_ROWS = 32, 8, 128
 """A warp computes a result of at least LONG elements if there are at most NARROW results, or NARROW_ROWS if
 the elements of each lie side by side.
@@ -137,7 +140,7 @@ class Statements:
 
     def forced(self) -> None:
         """Marks the values that other threads read: results of products, reductions, scans, and left sides
-        of products.
+        of products. Marks values of expressions that would be too long too, as of short sums of short sums.
         """
         self.scaled = set[int]()
         for number in sorted(self.needed - self.sources):
@@ -151,6 +154,9 @@ class Statements:
                         self.stored.add(base)
                     if node.attributes.get("weights") == "int8":
                         self.scaled.add(left)
+            can_be_stored = node.kind in ("pointwise", "reduce") and node.type.extent != CONST
+            if can_be_stored and len(self.expression([(number, ())])) > MOST_READ:
+                self.stored.add(number)
 
     def base(self, number: int) -> int:
         """Returns the value that a node shows: that behind its views."""

@@ -16,8 +16,10 @@ the join.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
+
+from stepnet.compiler.values.records import dataclass
 
 
 class StreamOrder(Protocol):

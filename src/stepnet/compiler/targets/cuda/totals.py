@@ -48,7 +48,7 @@ def total(
     if node.operation == "reduce":
         (value,) = operands
         made = memory.reduce(node.attributes["how"], value, np.array([0, value.shape[0]]))
-        return made.reshaped(value.shape[1:])
+        return made.reshape(value.shape[1:])
     if node.operation != "scatter":
         return computed(memory, node, operands)
     index, values = operands
@@ -95,4 +95,4 @@ def scattered_sums(memory: CudaMemory, index: DeviceArray, values: DeviceArray, 
         raise IndexOutsideError(OUTSIDE) from None
     order = np.argsort(at, kind="stable")
     offsets = offsets_of(np.bincount(at, minlength=rows))
-    return memory.reduce("sum", values.reshaped((len(at), *features)), offsets, order)
+    return memory.reduce("sum", values.reshape((len(at), *features)), offsets, order)

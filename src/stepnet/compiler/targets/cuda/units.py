@@ -6,17 +6,19 @@ with registers of its own for its inputs, so that no value moves from register t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llvmlite import ir
 
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import integer
+from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.elements import ElementWriter, RowOfThread, Source, zero
 from stepnet.compiler.targets.cuda.lane_code import LaneTurn, turns_of
 from stepnet.compiler.targets.cuda.loop import LoopForm, LoopWriter
 from stepnet.compiler.targets.cuda.places import Place, PlaceWriter
+from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 THREADS = 64
@@ -152,7 +154,7 @@ class UnitLoopWriter(LoopWriter):
         and how many steps ahead it reads.
         """
         code, kinds = self.code, self.form.kinds
-        done = code.add(self.read_or(integer(0), "first_steps", lane.row), lane.before)
+        done = code.add(code.read_or(integer(0), "first_steps", lane.row), lane.before)
         writer = UnitWriter(code, self.form, self.sources())
         numbers = list(dict.fromkeys([*kinds["y"], *kinds["f"]]))
         true = ir.Constant(ir.IntType(1), 1)
@@ -164,7 +166,7 @@ class UnitLoopWriter(LoopWriter):
             """Writes the entry of a step; that of the last one for those beyond."""
             within = code.smaller(step, code.sub(lane.count, integer(1)))
             time = self.time_at(lane, within)
-            return code.add(lane.start, self.read_or(time, "steps", time))
+            return code.add(lane.start, code.read_or(time, "steps", time))
 
         def inputs(step: Value) -> list[Value]:
             """Writes the loads of the inputs of a step."""
@@ -181,9 +183,8 @@ class UnitLoopWriter(LoopWriter):
         def turn(first: Value, carried: list[Value]) -> list[Value]:
             """Writes the steps of one turn."""
             present, count = carried[: len(memories)], len(writer.inputs)
-            slots = [
-                carried[at : at + count] for at in range(len(memories), len(memories) + count * ahead, count)
-            ] or [[]] * ahead
+            read = carried[len(memories) :]
+            slots = [read[place * count : (place + 1) * count] for place in range(ahead)]
             for place in range(ahead):
                 step = code.summed(first, integer(place))
                 is_real = code.icmp_signed("<", step, lane.count)
@@ -207,12 +208,13 @@ class UnitLoopWriter(LoopWriter):
     def initial(self, place: int, sequence: Value, flat: Value, size: int) -> Value:
         """Writes the element of an initial memory: a load, or zero where there is no array."""
         code, dtype = self.code, self.form.body.type_of(self.form.kinds["m"][place]).dtype
-        index = code.add(code.multiplied(sequence, size), flat)
-        return code.either(
-            code.icmp_signed("!=", code.word(f"m{place}"), integer(0)),
-            lambda: [code.read_element(dtype, code.pointer(f"m{place}"), index)],
-            [zero(dtype)],
-        )[0]
+        index, given = code.add(code.multiplied(sequence, size), flat), self.form.dtypes.initial[place]
+
+        def read() -> list[Value]:
+            """Writes the load."""
+            return [converted(code, code.read_element(given, code.pointer(f"m{place}"), index), given, dtype)]
+
+        return code.either(code.icmp_signed("!=", code.word(f"m{place}"), integer(0)), read, [zero(dtype)])[0]
 
     def write_step(
         self, values: dict[int, Value], entry: Value, flat: Value, is_real: Value, size: int
@@ -233,5 +235,6 @@ class UnitLoopWriter(LoopWriter):
         for place, (value, number) in enumerate(zip(values, self.form.kinds["m"], strict=True)):
             wanted = code.icmp_signed("!=", code.word(f"f{place}"), integer(0))
             with code.when(wanted):
-                dtype = self.form.body.type_of(number).dtype
-                code.write_element(dtype, value, code.pointer(f"f{place}"), index)
+                made = self.form.dtypes.final[place]
+                value = converted(code, value, self.form.body.type_of(number).dtype, made)
+                code.write_element(made, value, code.pointer(f"f{place}"), index)

@@ -10,7 +10,7 @@ the other.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from stepnet.compiler.net.types import Type
@@ -20,6 +20,7 @@ from stepnet.compiler.targets.cuda.chunks import StepChunk, StepChunks
 from stepnet.compiler.targets.cuda.device import Allocation, DeviceArray, allocating, empty
 from stepnet.compiler.targets.cuda.kernel import BoundPlan, CudaKernel, PlanRun, Values
 from stepnet.compiler.targets.cuda.streams import Fork
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 
@@ -135,10 +136,10 @@ class ChunkedLayer:
                 if made is not None:
                     self.fork.after(made.marks[place])
                 sequences.append(chunk.take(self.whole.memory, array) if made is None else made.arrays[place])
-            offset = self.call.step_offset
-            if reads_index(self.plan):
-                offset = chunk.first if offset is None else offset + chunk.first
-            where = {"positions": chunk.positions, "step_offset": offset}
+            before: Any = None
+            if self.bound.kernel.reads_index:
+                before = chunk.steps_before(self.whole.memory, self.whole.first_steps)
+            where = {"positions": chunk.positions, "step_offset": before}
             inside = replace(self.call, sequences=sequences, last_only=False, **where)
             run = ChunkRun(self.bound.kernel, inside, dict(once), memories)
             run.stage("before")
@@ -181,17 +182,12 @@ def is_of_rows(plan: Plan, number: int) -> bool:
     return len(plan.net.type_of(number).extent) <= 1
 
 
-def reads_index(plan: Plan) -> bool:
-    """Tells whether a plan reads the number of a step."""
-    return any(node.operation == "index" for net in (plan.net, plan.body) for node in net.nodes)
-
-
 def is_divisible(kernel: CudaKernel) -> bool:
     """Tells whether a plan can run in chunks of its steps: if it has memories to carry on, and does not count
     steps from the last one on.
     """
     plan = kernel.plan
-    return not (kernel.is_idle or kernel.has_tables or (plan.reverse and reads_index(plan)))
+    return not (kernel.is_idle or kernel.has_tables or (plan.reverse and kernel.reads_index))
 
 
 def device_arrays(arrays: Sequence[Any]) -> Sequence[DeviceArray]:

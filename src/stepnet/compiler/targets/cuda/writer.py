@@ -120,6 +120,11 @@ class KernelWriter(Code):
             found.append(phi)
         return found
 
+    def read_or(self, otherwise: Value, name: str, index: Value) -> Value:
+        """Writes a load of a number of an array, or another number if there is no array."""
+        is_given = self.icmp_signed("!=", self.word(name), self.number(0))
+        return self.either(is_given, lambda: [self.read_number(self.pointer(name), index)], [otherwise])[0]
+
     @contextmanager
     def over_threads(self, count: "int | Value") -> Generator[Value]:
         """Writes a loop that shares the numbers 0, 1, ... < `count` out among the threads of the block."""

@@ -11,9 +11,10 @@ All are least-recently-used caches, bounded by count and by bytes. The sense of 
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Generic, TypeVar
+
+from stepnet.compiler.values.records import dataclass
 
 Value = TypeVar("Value")
 Part = TypeVar("Part")

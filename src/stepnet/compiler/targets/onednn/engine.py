@@ -5,7 +5,6 @@ the same net, and for processors on which oneDNN is faster.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -37,6 +36,7 @@ from stepnet.compiler.targets.onednn.primitives import RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.compiler.targets.onednn.run import run_recurrence
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LibraryError
 
 Array = np.ndarray

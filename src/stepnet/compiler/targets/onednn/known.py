@@ -8,7 +8,6 @@ because 1 - s(a) = s(-a).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from stepnet.compiler.plan.recognise import Recognised, Refused, recognise
 from stepnet.compiler.targets.onednn.interface import ACTIVATIONS
 from stepnet.compiler.targets.onednn.library import library
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.semantics import GATES, Semantics
 
 Array = np.ndarray

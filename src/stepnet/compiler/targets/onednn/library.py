@@ -9,7 +9,6 @@ import platform
 import sys
 from collections.abc import Iterator
 from ctypes import byref, c_int, c_void_p
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from math import prod
@@ -38,6 +37,7 @@ from stepnet.compiler.targets.onednn.interface import (
     Dims,
 )
 from stepnet.compiler.values.arguments import file_path
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LibraryError, RefusedError, pip_command
 
 VARIABLE = "STEPNET_ONEDNN"

@@ -5,12 +5,11 @@ left2right    a a a    right2left    a a a       the primitive reads the steps o
               c . .                  . . c       (drawn as [rows, steps])
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from stepnet.compiler.targets.base import Call
 from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import positions_of
 from stepnet.ragged.positions import Positions
 

@@ -7,7 +7,7 @@ formats.
 
 from collections.abc import Mapping
 from ctypes import c_void_p
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from math import prod
 
@@ -35,6 +35,7 @@ from stepnet.compiler.targets.onednn.objects import (
     reordered,
 )
 from stepnet.compiler.targets.onednn.recurrence import OPTIONAL, OneDnnRecurrence
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, LibraryError, RefusedError
 
 Array = np.ndarray

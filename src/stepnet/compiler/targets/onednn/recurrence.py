@@ -1,13 +1,14 @@
 """The cells of oneDNN in a table, and a recurrence of one of them: its shapes, dtypes and limitations."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.targets.calibration import Calibration, weight_scales
 from stepnet.compiler.targets.onednn.interface import ACTIVATIONS, DIRECTIONS
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary
+from stepnet.compiler.values.records import dataclass
 
 Slots = tuple[str, ...]
 

@@ -1,7 +1,6 @@
 """Running a recurrence over sequences on a primitive: padding, initial and final memories, unpadding."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from threading import get_ident, local
 
 import numpy as np
@@ -13,6 +12,7 @@ from stepnet.compiler.targets.onednn.padding import Padding
 from stepnet.compiler.targets.onednn.primitives import PrimitiveRun, RecurrenceWeights
 from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

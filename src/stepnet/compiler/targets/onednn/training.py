@@ -20,7 +20,7 @@ bounded, and what they do on padding is multiplied by gradients of 0.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from threading import get_ident
 
@@ -36,6 +36,7 @@ from stepnet.compiler.targets.onednn.recurrence import OneDnnRecurrence
 from stepnet.compiler.targets.onednn.run import RUNS, RecurrenceResults, Start, ends, run_of
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

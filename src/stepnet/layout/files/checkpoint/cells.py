@@ -15,10 +15,10 @@ Source: layers/rnn of Keras 3.15 and tf_keras 2.21.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.files.checkpoint.expressions import ExpressionGraph, MatrixProduct, operators
 from stepnet.layout.files.checkpoint.protobuf import Message
 from stepnet.layout.files.model import Array

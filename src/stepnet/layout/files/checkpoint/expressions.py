@@ -11,10 +11,11 @@ Source: while_v2.py of TensorFlow 2.21.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import permutations
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.files.checkpoint.protobuf import Message
 from stepnet.layout.files.checkpoint.tensors import tensor
 from stepnet.layout.files.model import Array

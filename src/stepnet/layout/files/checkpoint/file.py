@@ -18,7 +18,6 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from stepnet.compiler.values.dtypes import native
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files import checksums
 from stepnet.layout.files.checkpoint.protobuf import Message, message

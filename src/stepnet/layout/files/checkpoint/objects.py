@@ -10,12 +10,12 @@ Source: core/protobuf/trackable_object_graph.proto and core/util/tensor_bundle/t
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from stepnet.compiler.values.dtypes import same_bits
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.checkpoint.file import Array, has_its_checksum
 from stepnet.layout.files.checkpoint.protobuf import Message, message

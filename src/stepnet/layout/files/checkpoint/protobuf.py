@@ -4,8 +4,8 @@ Source: protobuf.dev/programming-guides/encoding.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.checkpoint.sstable import varint
 from stepnet.layout.files.store import OBJECT, Store

@@ -9,9 +9,10 @@ Source: tf_keras/protobuf/saved_metadata.proto and saving/legacy/saved_model/loa
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.checkpoint import file, frozen
 from stepnet.layout.files.checkpoint.modules import VALUE, by_names, model_of, version_of

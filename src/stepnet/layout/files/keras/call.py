@@ -1,12 +1,12 @@
 """A call of a Keras layer, as the rules of the layers' classes take it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.keras.nodes import Config

@@ -12,8 +12,9 @@ keras/engine/topology.py of 1.2.2.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.keras.names import INPUT, LOOKED_THROUGH, MODELS, TIMED, WRAPPERS
 from stepnet.layout.files.keras.nodes import (

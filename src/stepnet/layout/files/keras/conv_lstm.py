@@ -6,13 +6,13 @@ The convolution of the inputs runs ahead of the recurrence; that of the memory i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.axes import Axis, is_feature, is_time, text_of
 from stepnet.importers.grids import convolve_grid

@@ -14,12 +14,13 @@ import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files import zips
 from stepnet.layout.files.jsons import parsed

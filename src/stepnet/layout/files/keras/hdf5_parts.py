@@ -9,13 +9,14 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import BufferedReader
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.store import OBJECT, Store
 from stepnet.layout.files.zips import ByteRange

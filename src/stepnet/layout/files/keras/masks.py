@@ -12,8 +12,9 @@ Sources: keras/src/layers/ of 3.15, above all layer.py, and compute_mask of each
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise
 from stepnet.importers.axes import AxesError, text_of, time_of

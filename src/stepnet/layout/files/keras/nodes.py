@@ -8,9 +8,9 @@ keras/engine/topology.py of 1.2.2.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.files.keras.names import (
     BIDIRECTIONAL,
     EXACT,

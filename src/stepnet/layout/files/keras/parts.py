@@ -13,8 +13,9 @@ Sources: keras/src/layers/rnn/ and saving/saving_lib.py of 3.15; tf_keras 2.21.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.keras.config import DEEPEST
 from stepnet.layout.files.keras.names import (

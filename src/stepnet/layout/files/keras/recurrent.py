@@ -9,11 +9,12 @@ the model keeps it, until the stream ends.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise, selecting
 from stepnet.importers.axes import AxesError, axis_names, is_feature

@@ -7,12 +7,13 @@ as that layer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.aligning import aligned
 from stepnet.importers.axes import AxesError, is_time, text_of

@@ -7,12 +7,13 @@ import json
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.keras.names import (
     BIDIRECTIONAL,

@@ -1,12 +1,13 @@
 """Reads the recurrent nodes of an ONNX model."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, StepnetError
 from stepnet.layout.files.onnx import messages
 from stepnet.layout.files.onnx.folds import FOLDS, MOVES
@@ -88,20 +89,23 @@ def read(path: str | Path) -> tuple[OnnxNode, ...]:
     return recurrent(*opened(path))[0]
 
 
-def opened(path: str | Path) -> tuple[Proto, Store]:
+def opened(path: str | Path, contents: bytes | None = None) -> tuple[Proto, Store]:
     """Parses an ONNX file: returns the message, whose tensors are not read yet, and the limit on memory.
     Raises `FileError` for a file that is missing, too large or damaged.
+
+    contents: those of the file, if they were read before.
     """
-    path = existing(path)
+    path = existing(path) if contents is None else Path(path)
     onnx = library("onnx", "an .onnx file", "onnx")
     protobuf = library("google.protobuf.message", "an .onnx file", "onnx")
     try:
-        size = path.stat().st_size
+        size = path.stat().st_size if contents is None else len(contents)
         if size > LIMIT:
             raise FileError(
                 f"{path}: no ONNX file has {size} bytes; keep its weights in a separate file (external data)"
             )
-        data, store = path.read_bytes(), Store(path, size)
+        data = path.read_bytes() if contents is None else contents
+        store = Store(path, size)
         messages.count(data, onnx.ModelProto.DESCRIPTOR, store)
         model = onnx.ModelProto.FromString(data)
     except protobuf.DecodeError as error:

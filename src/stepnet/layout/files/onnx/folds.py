@@ -7,11 +7,11 @@ them. To read weights they are only moved, into memory that is counted and bound
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.files.onnx.tensor import TYPES, Array
 from stepnet.layout.files.store import Store
 

@@ -9,11 +9,12 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, StepnetError
 from stepnet.layout.files.onnx.folds import FOLDS, LISTED, MOVES, REPEATS, Operands
 from stepnet.layout.files.onnx.tensor import DIMENSIONS, Array, Proto, array_of, text

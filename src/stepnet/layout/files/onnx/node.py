@@ -1,11 +1,12 @@
 """A recurrent node of ONNX: its arrays, its attributes with their defaults, and the checks of both."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.importers.recurrent import weight_shapes, wrong_shape
 from stepnet.layout.files.onnx.tensor import Array
 

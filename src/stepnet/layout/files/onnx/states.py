@@ -1,10 +1,11 @@
 """The sources of initial states and lengths of recurrent nodes: zeros, constants, inputs, or other nodes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.files.onnx.graph import (
     ConstantFolder,
     GraphNode,

@@ -1,13 +1,13 @@
 """Writes an ONNX model that runs recurrent layers one after another."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, StepnetError
 from stepnet.layout.files.onnx.drawing import GraphBuilder
 from stepnet.layout.files.onnx.node import FLAGS, GATES, STATES, OnnxNode, filled, misfit

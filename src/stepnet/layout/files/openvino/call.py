@@ -1,13 +1,13 @@
 """A layer of an OpenVINO model, as the rules of operators take it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.openvino.ir import OpenVinoLayer

@@ -11,13 +11,14 @@ Source: OpenVINO's docs on its IR, versions 10 and 11.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from xml.parsers import expat
 
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.model import Array
 from stepnet.layout.files.openvino.names import CONST

@@ -1,12 +1,12 @@
 """The recurrent operators of an OpenVINO model as modules."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, LayoutError
 from stepnet.layout.files.axes import Axes
 from stepnet.layout.files.model import Array, FileContents, Module

@@ -10,7 +10,7 @@ Source: OpenVINO's docs/ops/sequence: GRUSequence_5, LSTMSequence_5, RNNSequence
 RNNCell_3.
 """
 
-from dataclasses import dataclass
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

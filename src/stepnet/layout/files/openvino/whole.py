@@ -1,12 +1,12 @@
 """Reads an OpenVINO model whole, as a `Graph`: each layer by its row in `operators.py`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, ModelError
 from stepnet.importers.placed import Placed, constant
 from stepnet.layout.files.model import Array

@@ -11,9 +11,9 @@ Source: tensorstore/kvstore/ocdbt/index.rst ("Storage format"), and format/data_
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files import jsons
 from stepnet.layout.files.checkpoint.sstable import varint

@@ -8,13 +8,13 @@ Source: zarr-specs.readthedocs.io: v2, v3 core, and the codecs bytes, zstd, gzip
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.jsons import Object, parsed
 from stepnet.layout.files.model import Array

@@ -10,12 +10,13 @@ Source: paddle/fluid/pir/serialize_deserialize and phi/ops/yaml/op_compat.yaml o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, StepnetError
 from stepnet.layout.files import jsons
 from stepnet.layout.files.paddle.program import PaddleOperation, PaddleProgram, Variable

@@ -7,12 +7,12 @@ Both are read as operations with inputs by slot and with the older names. No cod
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 
 Array = np.ndarray

@@ -14,9 +14,10 @@ Source: torch/_export/serde/schema.py of PyTorch 2.13, version 8 of the schema.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, StepnetError, printable
 from stepnet.importers.aten.arguments import misplaced
 from stepnet.importers.aten.graph import (

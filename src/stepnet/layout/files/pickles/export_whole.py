@@ -7,7 +7,6 @@ symbols. The graph is for any numbers: an operation that depends on a fixed one 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 from math import prod
@@ -17,6 +16,7 @@ from typing import Any, ClassVar
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError, StepError, StepnetError, named, printable
 from stepnet.importers.aten.backwards import in_any_order
 from stepnet.importers.aten.graph import AtenGraph

@@ -2,9 +2,10 @@
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn, TypeVar
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.store import Store
 

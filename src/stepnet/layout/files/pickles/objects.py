@@ -12,10 +12,11 @@ Source: torch/nn/modules/module.py and torch/jit/_pickle.py of PyTorch 2.13.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.files.model import WEIGHTS, FileContents
 from stepnet.layout.files.pickles.program import RecurrentProgram
 from stepnet.layout.files.pickles.values import Inside, Pairs, PickledCall, children, leaves, tuple_items

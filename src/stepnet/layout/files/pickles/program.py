@@ -16,8 +16,10 @@ Source: torch/_export/serde/schema.py of PyTorch 2.13.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
+
+from stepnet.compiler.values.records import dataclass
 
 ATEN = "torch.ops.aten."
 RECURRENT: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {

@@ -10,13 +10,13 @@ Source: torch/_utils.py, torch/_tensor.py and torch/serialization.py of PyTorch 
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import cast
 
 import ml_dtypes
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.pickles import numpy_array
 from stepnet.layout.files.pickles.numpy_array import described, is_numpy, of_numbers

@@ -8,12 +8,13 @@ thousandfold or contain themselves, so `leaves` counts its steps.
 import math
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.store import OBJECT, Store
 

@@ -1,12 +1,12 @@
 """An operator of a TensorFlow Lite model, as the rules of operators take it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise
 from stepnet.importers.placed import Placed

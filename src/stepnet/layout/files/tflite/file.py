@@ -7,12 +7,13 @@ others beside them for the inputs of operators.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, StepnetError
 from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import OBJECT, Store

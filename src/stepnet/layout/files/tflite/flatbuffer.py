@@ -7,11 +7,11 @@ so no table can contain itself. Source: FlatBuffers' internals, https://flatbuff
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 
 Array = np.ndarray

@@ -8,8 +8,9 @@ others beside it for the inputs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from stepnet.compiler.values.records import dataclass
 
 # Names of sizes, the same in all inputs of an operator; () for an input that is no weight.
 Axes = tuple[str, ...]

@@ -1,11 +1,11 @@
 """A recurrent operator of a TensorFlow Lite model: its arrays, its options, and the checks of its arrays."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.layout.files.tflite.names import OPTIONAL, TOGETHER, OperatorKind
 
 Array = np.ndarray

@@ -1,12 +1,13 @@
 """Reads a TensorFlow Lite model whole, as a `Graph`: each operator by its row in `operators.py`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed, Unusable, constant
 from stepnet.layout.files.recurrent import RecurrentLayer

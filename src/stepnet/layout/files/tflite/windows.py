@@ -5,11 +5,12 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from stepnet.compiler.net.windows import Window
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers import shaping
 from stepnet.importers.axes import ONE, is_time

@@ -5,12 +5,12 @@ block    x + mixer(norm(x))                               `block` makes its entr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.functions import silu
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.patches.transformers.records import CONVOLUTION, FILES, LINEAR, TokenLayer
 from stepnet.torch.patches.transformers.scan import Step
 

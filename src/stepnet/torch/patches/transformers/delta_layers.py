@@ -7,13 +7,13 @@ OLMo, Kimi, ...          in_proj, k_proj, v_proj   ...
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.trace.functions import sigmoid, softplus
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.patches.transformers.blocks import NAMES, convolved, linear, root_mean_square_normed
 from stepnet.torch.patches.transformers.delta_rule import Delta
 from stepnet.torch.patches.transformers.records import CONVOLUTION, FILES, GATES, LINEAR, TokenLayer

@@ -3,12 +3,12 @@
 The arguments of functions are those of transformers, by name and meaning.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.cells.delta import gated_delta_rule, kda
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.patches.transformers.adjoints import Corrected, in_one_dtype, needs_gradients
 from stepnet.torch.patches.transformers.records import FunctionPatch
 from stepnet.torch.patches.transformers.scan import scan

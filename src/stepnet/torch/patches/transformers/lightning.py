@@ -5,13 +5,13 @@ Z. Qin and others, "Lightning attention-2: a free lunch for handling unlimited s
 language models", 2024 (arXiv 2401.04658).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.cells.keyed import read, written
 from stepnet.compiler.trace.functions import sigmoid, silu
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.patches.transformers.adjoints import Decayed, decayed, in_one_dtype, needs_gradients
 from stepnet.torch.patches.transformers.blocks import LINEAR, NAMES, linear, root_mean_square_normed
 from stepnet.torch.patches.transformers.records import FILES, CachedStates, FunctionPatch, TokenLayer

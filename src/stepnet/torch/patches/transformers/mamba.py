@@ -3,13 +3,13 @@
 The arguments of functions are those of transformers, by name and meaning.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.cells.state_space import mamba, mamba2
 from stepnet.compiler.trace.functions import silu, softplus
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, needs_gradients
 from stepnet.torch.patches.transformers.records import FunctionPatch
 from stepnet.torch.patches.transformers.scan import scan

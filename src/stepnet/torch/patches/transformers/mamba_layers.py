@@ -3,7 +3,7 @@
 The layers of hybrid models are the same but for names, norms and a few numbers, which are in the tables.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from stepnet.cells.state_space import mamba, mamba2
 from stepnet.compiler.trace.functions import silu, softplus
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.patches.transformers.blocks import (
     NAMES,
     PARTS,

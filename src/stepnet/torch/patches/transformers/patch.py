@@ -7,9 +7,10 @@ The layer stays the same object, with its parameters, hooks and names. Others of
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.arrays import HALVES
 from stepnet.torch.patches import Origin, Patch, Patched
 from stepnet.torch.patches.transformers.check import argument_names, difference, layer_difference

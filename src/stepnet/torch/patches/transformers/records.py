@@ -7,10 +7,10 @@ stepnet's before it is replaced.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.compiler.trace.functions import sigmoid, silu
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.arrays import HALVES, PLAIN
 from stepnet.torch.patches.transformers.scan import Step
 from stepnet.torch.pytorch import pytorch

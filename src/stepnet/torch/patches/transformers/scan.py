@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.step import Spec
 from stepnet.compiler.values.once import put_latest
+from stepnet.compiler.values.records import dataclass
 from stepnet.model.differentiable import ModelNet
 from stepnet.model.precisions import with_rounded_weights
 from stepnet.model.program import Asked

@@ -7,10 +7,10 @@ With gradients it is a linear recurrence of a longer value: the sum of keys n is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stepnet.cells.xlstm import output_fraction
+from stepnet.compiler.values.records import dataclass
 from stepnet.torch.patches.transformers.adjoints import Decayed, in_one_dtype, needs_gradients
 from stepnet.torch.patches.transformers.records import FunctionPatch
 from stepnet.torch.patches.transformers.scan import scan

@@ -43,6 +43,7 @@ def instructions(made: Build) -> str:
 @pytest.mark.parametrize("name", FIXED)
 def test_every_file_is_for_the_machine(name: str, tmp_path: Path):
     made = build(MODEL, tmp_path, inputs=8, target=name)
+    assert isinstance(made, Build)
     number = MACHINES[FIXED[name].machine]
     assert HEADER.unpack_from(made.shared.read_bytes())[2] == number
     archive = made.static.read_bytes()
@@ -163,7 +164,9 @@ def test_addresses_in_instructions_of_aarch64(kind: int, s: int, p: int, old: in
 def test_objects_have_known_relocations_alone(tmp_path: Path):
     """Whatever a model computes, its code refers to constants and functions in the ways that are linked."""
     for name, target in FIXED.items():
-        archive = build(MODEL, tmp_path / name, inputs=8, target=name).static.read_bytes()
+        made = build(MODEL, tmp_path / name, inputs=8, target=name)
+        assert isinstance(made, Build)
+        archive = made.static.read_bytes()
         for found in re.finditer(rb"\x7fELF", archive):
             for part in ObjectFile.of(archive[found.start() :]).sections:
                 assert {each.kind for each in part.relocations} <= KINDS[MACHINES[target.machine]].keys()

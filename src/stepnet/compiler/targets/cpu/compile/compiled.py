@@ -7,7 +7,6 @@ arguments, so it keeps no arrays of a deleted recurrence alive.
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from stepnet.compiler.plan.load import Load
@@ -20,6 +19,7 @@ from stepnet.compiler.targets.cpu.machine.records import Axis, Field, InnerArray
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.products.constants import Constants
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 MOST_BYTES = 32 * 2**20
 # The estimated memory of a compiled plan apart from its instructions and tables, mostly LLVM's own objects.

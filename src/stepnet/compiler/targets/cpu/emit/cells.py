@@ -3,7 +3,7 @@
 A tile may extend past the last row: records are allocated there, but their contents are never read.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from llvmlite import ir
@@ -20,7 +20,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.matrix import MatrixTiles
-from stepnet.compiler.targets.cpu.products.tile import Ahead, LeftOperand, Sums, accumulate
+from stepnet.compiler.targets.cpu.products.tile import Ahead, FetchList, LeftOperand, Sums, accumulate
 from stepnet.compiler.targets.cpu.products.tiles import AHEAD_ROWS, Tile
 from stepnet.compiler.targets.cpu.writing.code import (
     Code,
@@ -30,6 +30,7 @@ from stepnet.compiler.targets.cpu.writing.code import (
     width_of,
 )
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
+from stepnet.compiler.values.records import dataclass
 
 # The number of cells whose epilogues are interleaved, as one long vector that LLVM splits again. A cell's
 # chain of dependent operations is long, and out-of-order execution does not reach the next cell's.
@@ -65,12 +66,15 @@ class TilePlace:
     gate_group: the index of the group of gates (products per unit) that it computes, of `Tile.gate_groups`
         equal ones; None for all gates.
     following: the unit block whose parameters are fetched; None for none.
+    fetched: the pointer to the list of addresses that the elementwise work reads and writes, which are
+        fetched; None for none.
     """
 
     row: ir.Value
     block: ir.Value
     gate_group: ir.Value | None = None
     following: Following | None = None
+    fetched: ir.Value | None = None
 
 
 def fetched_ahead(
@@ -196,7 +200,8 @@ class CellCode:
         kind = arithmetic(operand.weights, source.dtype, width, code.processor)
         left = self.left_operand(source, source.offset + operand.start * source.itemsize, tile, place.row)
         line_bytes = gates * width * kind.word_bytes
-        unit_bytes = (kind.heads + kind.word_count(operand.inner)) * line_bytes
+        word_count = kind.word_count(operand.inner)
+        unit_bytes = (kind.heads + word_count) * line_bytes
         first = code.at(self.stage.constants, operand.packed)
         packed = code.at(first, code.mul(place.block, code.number(unit_bytes)))
         own_gates = gates // tile.gate_groups
@@ -205,13 +210,17 @@ class CellCode:
             packed = code.at(packed, code.mul(place.gate_group, group_bytes))
         words = code.at(packed, kind.heads * line_bytes)
         shape = {
-            "inner": kind.word_count(operand.inner),
+            "inner": word_count,
             "gates": own_gates,
             "width": width,
             "line_bytes": line_bytes,
             "unit_bytes": unit_bytes,
         }
-        ahead = fetched_ahead(code, first, unit_bytes, kind.word_count(operand.inner), tile, place)
+        ahead = [
+            fetched_ahead(code, first, unit_bytes, word_count, tile, place),
+            self.listed(operand, word_count, tile, place),
+        ]
+        ahead = [each for each in ahead if each is not None]
         summed = partial(accumulate, code, tile, left, words, kind, **shape, ahead=ahead)
         if not kind.heads:
             return summed(initial=initial)
@@ -232,6 +241,9 @@ class CellCode:
         if tile.by_matrix:
             assert self.matrix is not None
             assert begin is not None
+            for each in ahead:
+                if isinstance(each, FetchList):
+                    each.fetch(code, code.number(0), word_count)
             totals = added(code, self.matrix.products(left, words, units=tile.units, **shape), begin)
         else:
             totals = summed(initial=begin)
@@ -335,20 +347,41 @@ class CellCode:
             values[number] = pointwise(code, node, vectors, [operand.dtype for operand in operands])
         return values
 
-    def fetch(self, row: ir.Value, block: ir.Value) -> None:
-        """Writes prefetches of the memory that the work on one cell (a row and a unit block, a vector of
-        features) reads and writes, ahead of that work.
+    def addresses(self, row: ir.Value, block: ir.Value) -> list[ir.Value]:
+        """Computes the addresses of the memory that the elementwise work on one cell (a row and a unit block,
+        a vector of features) reads and writes.
         """
-        code, width = self.code, self.stage.width
-        operands = [operand for _, operands in self.loop.nodes for operand in operands]
-        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
-        offsets = [(load.field, load.start, False) for load in loads]
-        offsets += [(target, 0, True) for _, target in self.loop.stores]
-        for field_, start, is_written in offsets:
+        code, width, addresses = self.code, self.stage.width, list[ir.Value]()
+        for field_, start in self.fetched:
             offset = field_.offset + start * field_.itemsize
             base = code.at(self.stage.rows.at(code, field_.record, row), offset)
-            pointer = code.at(base, code.mul(block, code.number(width * field_.itemsize)))
-            code.prefetch(pointer, is_written)
+            addresses.append(code.at(base, code.mul(block, code.number(width * field_.itemsize))))
+        return addresses
+
+    @property
+    def fetched(self) -> list[tuple[Field, int]]:
+        """The fields that the elementwise work on a cell (a row and a vector of features) reads and writes,
+        each with the first of its elements.
+        """
+        operands = [operand for _, operands in self.loop.nodes for operand in operands]
+        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
+        return [
+            *((load.field, load.start) for load in loads),
+            *((target, 0) for _, target in self.loop.stores),
+        ]
+
+    def listed(self, operand: ProductOperand, words: int, tile: Tile, place: TilePlace) -> FetchList | None:
+        """Returns the memory that a tile (rows x unit blocks) fetches during the products of a left operand:
+        that of its elementwise work during the longest one, else none. words: the packed words of k of this
+        operand.
+        """
+        operands = [operand for product in self.loop.products for operand in product.operands]
+        if place.fetched is None or operand is not max(operands, key=lambda each: each.inner):
+            return None
+        turn = self.code.number(0) if place.gate_group is None else place.gate_group
+        begin = self.code.mul(turn, self.code.number(words))
+        entries = tile.rows * tile.units * len(self.fetched)
+        return FetchList(place.fetched, entries, tile.gate_groups * words, begin)
 
     def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
         """Returns an operand for some cells (each a row and a vector of features) as one long vector, with

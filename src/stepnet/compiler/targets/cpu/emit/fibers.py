@@ -24,7 +24,7 @@ step are stored in between, so the order of additions stays the same.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TypeGuard
 
 import numpy as np
@@ -46,6 +46,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.writing.code import load_vector, register_type, store_vector
 from stepnet.compiler.targets.cpu.writing.pointwise import converted, pointwise
+from stepnet.compiler.values.records import dataclass
 
 Values = dict[int, ir.Value]
 

@@ -12,7 +12,7 @@ of inner recurrences, by units.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -22,6 +22,7 @@ from stepnet.compiler.targets.cpu.emit.lane_loops import range_of, record_of
 from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, InnerLoop
 from stepnet.compiler.targets.cpu.writing.code import I64, Code
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
 )
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.writing.code import I32, Code, load_vector, register_type, undefined
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

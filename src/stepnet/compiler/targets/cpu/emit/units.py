@@ -17,7 +17,7 @@ step goes through the groups in the opposite order.
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from math import lcm
 
@@ -25,12 +25,13 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, Following, TileCell, TilePlace
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
-from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
+from stepnet.compiler.targets.cpu.lower.loops import UnitLoop, exchanged_fields
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS
 from stepnet.compiler.targets.cpu.products.tiles import Tile, power_of_two
 from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code, register_type
+from stepnet.compiler.values.records import dataclass
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
@@ -47,6 +48,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
         return
     tiling = Tiling.of(stage.net, loop, width, code.processor)
     first, last = stage.own_blocks(blocks, tiling.grain)
+    fetch_exchanged(stage, loop, code.icmp_signed("<", first, last))
     cells.matrix = TILE_WRITERS["amx-int8"](code) if tiling.shapes[0].by_matrix else None
     configured = cells.matrix.configured(stage.rows.count) if cells.matrix else nullcontext()
     tiled = Tiled(cells, tiling)
@@ -64,6 +66,22 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
         begin = code.add(first, code.mul(index, size))
         end = code.smaller(code.add(begin, size), last)
         tiled.emit(counts, full_tiles, UnitGroup(begin, end, code.add(first, code.mul(following, size))))
+
+
+def fetch_exchanged(stage: StageCode, loop: UnitLoop, has_work: ir.Value) -> None:
+    """Writes prefetches of the values that a loop multiplies by parameters, for steps that threads share:
+    another thread has just written a part of each row. All lines are then on their way at the same time,
+    where products would wait for one after the other. has_work: the test whether this thread has some.
+    """
+    code, fields = stage.code, exchanged_fields(loop)
+    if not fields:
+        return
+    is_shared = code.icmp_signed(">", stage.threads, code.number(1))
+    with code.when(code.and_(is_shared, has_work)), code.loop(code.number(0), stage.rows.count) as row:
+        for field_ in fields:
+            begin = code.at(stage.rows.at(code, field_.record, row), field_.offset)
+            with code.loop(code.number(0), code.number(field_.bytes), LINE) as offset:
+                code.prefetch(code.at(begin, offset))
 
 
 def alternating_flag(code: Code) -> ir.Value:
@@ -113,8 +131,10 @@ class Tiled:
     Unit blocks that do not fill a tile are computed by its narrow kind, one by one. A long epilogue is
     written once for all kinds of tiles, and reads the accumulators from memory.
 
-    shared: whether the epilogue is written once. fetches: whether the operands of a tile are prefetched.
-    ahead: whether parameters of tiles that follow are.
+    shared: whether the epilogue is written once.
+    ahead: whether parameters of tiles that follow are prefetched.
+    fetched: the pointer to stack memory for the addresses that the epilogue of a tile reads and writes, which
+        are prefetched; None if they are not.
     ports: the type of each sum of a cell, by the node that it computes, in the order of the sums in memory.
     """
 
@@ -136,7 +156,8 @@ class Tiled:
             for port in product.ports
             if port >= 0
         }
-        self.shared, self.fetches, self.ahead = tiling.keeps_sums, tiling.is_large, tiling.fetches_ahead
+        self.shared, self.ahead = tiling.keeps_sums, tiling.fetches_ahead
+        self.fetched: ir.Value | None = None
         self.entries = self.table("tiles", [word for kind in self.kinds for word in self.entries_of(kind)])
         self.counts = self.table("counts", counts_of(tiling))
         with self.code.goto_entry_block():
@@ -147,6 +168,9 @@ class Tiled:
                 sums = self.code.alloca(ir.ArrayType(I8, cells * len(self.ports) * self.bytes))
                 sums.align = LINE
                 self.sums = self.code.inttoptr(self.code.ptrtoint(sums, I64), POINTER)
+                if tiling.is_large:
+                    addresses = self.code.alloca(ir.ArrayType(I64, cells * len(unit.fetched)))
+                    self.fetched = self.code.inttoptr(self.code.ptrtoint(addresses, I64), POINTER)
 
     def table(self, name: str, numbers: list[int]) -> ir.Value:
         """Adds a constant table of integers to the module; returns the pointer to it."""
@@ -218,10 +242,9 @@ class Tiled:
         blocks = code.loop(group.begin, group.end, entries["units"])
         with blocks as block, code.loop(start, stop, entries["rows"]) as row:
             following = self.following(row, block, group, start, stop, entries) if self.ahead else None
-            place = TilePlace(row, block, following=following)
-            if self.fetches:
-                with code.loop(code.number(0), code.mul(entries["rows"], entries["units"])) as number:
-                    self.unit.fetch(*self.row_and_block(number, row, block, entries))
+            place = TilePlace(row, block, following=following, fetched=self.fetched)
+            if self.fetched is not None:
+                self.list_addresses(self.fetched, row, block, entries)
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
                     if self.shared:
@@ -230,6 +253,20 @@ class Tiled:
                         self.unit.epilogues(self.unit.tile(tile, place))
             if self.shared:
                 self.epilogues(row, block, entries)
+
+    def list_addresses(self, target: ir.Value, row: ir.Value, block: ir.Value, entries: Entries) -> None:
+        """Writes the addresses that the elementwise work on a tile reads and writes to memory, cell by cell
+        (a row and a vector of features).
+
+        target: the pointer to this memory. row, block, entries: the tile's first row and unit block, and the
+            sizes of its kind.
+        """
+        code, size = self.code, 8 * len(self.unit.fetched)
+        with code.loop(code.number(0), code.mul(entries["rows"], entries["units"])) as number:
+            place = code.at(target, code.mul(number, code.number(size)))
+            addresses = self.unit.addresses(*self.row_and_block(number, row, block, entries))
+            for index, address in enumerate(addresses):
+                code.write(address, code.at(place, 8 * index), 8)
 
     def following(
         self,

@@ -4,7 +4,7 @@ lengths | lanes | zeros | values that parts pass to later parts | ...
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil
 
 from llvmlite import ir
@@ -15,6 +15,7 @@ from stepnet.compiler.targets.cpu.library.library_code import LibraryCode
 from stepnet.compiler.targets.cpu.library.workspaces import CONTEXT
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.writing.code import POINTER
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ The function that runs a block is that of prepared calls in Python (`call_block_
 """
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from struct import Struct
 
 from llvmlite import ir
@@ -30,6 +30,7 @@ from stepnet.compiler.targets.cpu.running.call_block import (
     TASK,
 )
 from stepnet.compiler.targets.cpu.running.call_block_code import block_function
+from stepnet.compiler.values.records import dataclass
 
 Key = Hashable
 """The key of a value of a call: the node number of a value of the net, or what the number or array is for."""

@@ -8,7 +8,6 @@ A weights file has a header that identifies its library, and a checksum that det
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from llvmlite import ir
@@ -24,6 +23,7 @@ from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.library import CODES, ERRORS
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 MAGIC = b"stepnet\x01"
 HEAD = struct.Struct("<8sQQQ32x")

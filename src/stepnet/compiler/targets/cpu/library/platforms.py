@@ -2,7 +2,6 @@
 
 import platform
 import sys
-from dataclasses import dataclass
 
 from stepnet.compiler.targets.cpu.machine.elf import AARCH64, X86_64
 from stepnet.compiler.targets.cpu.machine.processor import (
@@ -14,7 +13,9 @@ from stepnet.compiler.targets.cpu.machine.processor import (
     host_processor,
     without_amx,
 )
+from stepnet.compiler.targets.frame.machine.platforms import DEVICES
 from stepnet.compiler.values.arguments import short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 MACHINES = {"x86-64": X86_64, "aarch64": AARCH64}
@@ -68,7 +69,8 @@ def platform_named(name: str) -> Platform:
     if name not in NAMES:
         meant = MEANT.get(str(name).lower())
         near = f": did you mean {meant}?" if meant else ""
-        raise InputError(f"target is one of {', '.join(NAMES)}, not {short_repr(name)}{near}")
+        every = ", ".join((*NAMES, "c", *DEVICES))
+        raise InputError(f"target is one of {every}, not {short_repr(name)}{near}")
     machine = {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(*[platform.machine()] * 2)
     if sys.platform != "linux" or machine not in MACHINES:
         raise InputError(

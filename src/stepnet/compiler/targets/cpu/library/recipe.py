@@ -9,7 +9,7 @@ its parts.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from llvmlite import ir
@@ -38,6 +38,7 @@ from stepnet.compiler.targets.cpu.products.constants import (
 from stepnet.compiler.targets.cpu.running.across import refusal_of
 from stepnet.compiler.targets.library import CallSpecification
 from stepnet.compiler.targets.packed import parameters_of
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import RefusedError
 
 Array = np.ndarray

@@ -5,9 +5,9 @@ Numbers and formulas are those of the processors' ELF supplements ("System V ABI
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from stepnet.compiler.targets.cpu.machine.elf import AARCH64, X86_64
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
 PAGE = 4096

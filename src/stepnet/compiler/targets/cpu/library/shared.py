@@ -9,7 +9,7 @@ addresses, which do not depend on the address at which the library is loaded.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from struct import Struct
 
 from stepnet.compiler.targets.cpu.library.object_writer import Strings
@@ -33,6 +33,7 @@ from stepnet.compiler.targets.cpu.machine.elf import (
     Relocation,
     Symbol,
 )
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
 SHARED, DYNAMIC_SYMBOLS, HASH, DYNAMIC = 3, 11, 5, 6

@@ -1,10 +1,9 @@
 """The driver's program: the input of the code generator for a whole call."""
 
-from dataclasses import dataclass
-
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase
 from stepnet.compiler.targets.cpu.machine.records import Axis, CallArray, Field, InnerArray, RowSource
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

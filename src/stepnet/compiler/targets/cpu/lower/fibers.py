@@ -13,7 +13,7 @@ fibers are interleaved, depth by depth:
 """
 
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ from stepnet.compiler.net.ir import Node
 from stepnet.compiler.plan.fibers import Fibers
 from stepnet.compiler.plan.passes.rewrite import readers_of, view_chain
 from stepnet.compiler.plan.phases import joins, sharing
+from stepnet.compiler.values.records import dataclass
 
 ABREAST = (4, 2, 1)
 """The numbers of vectors in a group of units, in order of preference: independent sums hide latency."""

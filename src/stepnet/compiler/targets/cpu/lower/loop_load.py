@@ -21,6 +21,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     ReduceLoop,
     ScanLoop,
     UnitLoop,
+    exchanged_fields,
 )
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
 from stepnet.compiler.targets.cpu.machine.processor import Processor
@@ -43,7 +44,8 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
         )
         units = [(net, loop) for net, loop in work if isinstance(loop, UnitLoop) and loop.products]
         products = tuple(products_of(net, loop, program.width, processor) for net, loop in units)
-        return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
+        exchanged = sum(field.bytes for _, loop in work for field in exchanged_fields(loop)) if waits else 0
+        return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks, exchanged)
 
     def word_work(axis: str) -> InnerStepWork:
         """Counts the work per word (step of an inner sequence) along an axis, for the estimate of time."""

@@ -12,10 +12,9 @@ folds          reductions of all features of each word
 inner loops    the steps of an inner recurrence, for all rows together
 """
 
-from dataclasses import dataclass
-
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.machine.records import Field
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)
@@ -381,6 +380,17 @@ class InnerLoop:
 
 Phase = list[Loop] | LaneLoop | InnerLoop
 """The work between two barriers: loops over all rows, work lane by lane, or an inner recurrence."""
+
+
+def exchanged_fields(loop: Loop) -> list[Field]:
+    """Returns the places of the values that a loop multiplies by parameters and that other threads may have
+    written, where threads divide units (features of a value): each of them reads all units. Inputs that
+    products read in arrays of the call are written by none.
+    """
+    if not isinstance(loop, UnitLoop):
+        return []
+    operands = (operand for product in loop.products for operand in product.operands)
+    return list(dict.fromkeys(each.field for each in operands if not each.field.is_outside))
 
 
 def is_one_loop(phases: list[Phase]) -> bool:

@@ -1,13 +1,12 @@
 """The result of lowering: the driver's program, and the work once per sequence or call around it."""
 
-from dataclasses import dataclass
-
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.plan.load import Load
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loops import Loop
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.constants import Constants
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

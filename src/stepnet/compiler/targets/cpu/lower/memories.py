@@ -7,8 +7,6 @@ A memory stored fiber by fiber is copied into this order when a sequence begins,
 static stored fiber by fiber is copied into it when a sequence begins.
 """
 
-from dataclasses import dataclass
-
 from stepnet.compiler.plan.passes.rewrite import view_chain
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.views import without_reshape
@@ -17,6 +15,7 @@ from stepnet.compiler.targets.cpu.lower.loops import CopyLoop
 from stepnet.compiler.targets.cpu.lower.stage import field_operand
 from stepnet.compiler.targets.cpu.machine.records import Field, Records
 from stepnet.compiler.targets.cpu.products.constants import Constants
+from stepnet.compiler.values.records import dataclass
 
 Relaid = tuple[CopyLoop, CopyLoop]
 """The copy of an initial value into fiber order, and the copy of a final value out of it."""

@@ -8,11 +8,10 @@
 A value that is a result is written to the caller's array, and read from there.
 """
 
-from dataclasses import dataclass
-
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.values.records import dataclass
 
 FLOATS = ("float32", "float64")
 WHOLE = ("int32", "int64")

@@ -1,7 +1,7 @@
 """Lowering of a plan to the loops of a call: a field for every value in memory, the loops of every stage."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 
 from stepnet.compiler.net.ir import Net, all_nodes, ancestors
@@ -32,9 +32,10 @@ from stepnet.compiler.targets.cpu.machine.records import (
     RowSource,
 )
 from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Constants
+from stepnet.compiler.values.records import dataclass
 
 NONE = dict[int, ConstantNode]()
-IN_PLACE = ("float32", "float64")
+IN_PLACE = ("float32", "float64", "bfloat16", "float16")
 """The dtypes of arrays whose rows are read and written in place, if they are whole vectors."""
 
 

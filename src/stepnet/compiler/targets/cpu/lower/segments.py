@@ -9,7 +9,6 @@ The words of a row stay in the cache from phase to phase, and no barrier between
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 from stepnet.compiler.net.ir import Net
@@ -26,6 +25,7 @@ from stepnet.compiler.targets.cpu.lower.loops import (
     Phase,
     UnitLoop,
 )
+from stepnet.compiler.values.records import dataclass
 
 FOLDED = ("sum", "max", "min")
 """Reductions over the features of words into which the preceding pointwise work is fused."""

@@ -6,7 +6,7 @@ repeated. All others are read through a table of indices.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +35,7 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import Field, Records
 from stepnet.compiler.targets.cpu.products.constants import ConstantNode, Constants, Elements
 from stepnet.compiler.values.dtypes import DTYPES
+from stepnet.compiler.values.records import dataclass
 
 STORED = ("pointwise", "matmul", "extent")
 """The kinds of nodes that unit loops compute and store as whole vectors."""

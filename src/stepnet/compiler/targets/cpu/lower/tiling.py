@@ -1,6 +1,5 @@
 """The register tiles of a loop with products, and how many of each cover a number of rows."""
 
-from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
@@ -18,6 +17,7 @@ from stepnet.compiler.targets.cpu.products.tiles import (
     tiles,
 )
 from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
+from stepnet.compiler.values.records import dataclass
 
 ELEMENTARY_LENGTH = 16
 """The number of instructions of a short elementary function."""

@@ -11,19 +11,20 @@ also writes totals that are constants, or that a call returns twice.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.type_rules import TOTALS
 from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.lower.needs import tasks_of
+from stepnet.compiler.values.records import dataclass
 
 EXACT = frozenset(
     {
         *("add", "subtract", "multiply", "divide", "negative", "absolute", "sqrt", "cast", "detach", "where"),
         *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
         *("logical_and", "logical_or", "logical_xor", "logical_not"),
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"),
     }
 )
 """The elementwise operations whose machine code gives NumPy's bits."""

@@ -13,7 +13,6 @@ import mmap
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from stepnet.compiler.targets.cpu.machine.elf import (
     Relocation,
 )
 from stepnet.compiler.targets.cpu.machine.memory import mapped
+from stepnet.compiler.values.records import dataclass
 
 ADDRESS = struct.Struct("<Q")
 ABSOLUTE = 1

@@ -2,12 +2,12 @@
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from stepnet.compiler.targets.cpu.machine.image import Image, ObjectCode, libc
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.system import symbols
+from stepnet.compiler.values.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ The memory is private to the process: after a fork, parent and child each have t
 import ctypes
 import errno
 import mmap
+import platform
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -161,18 +162,6 @@ def maker_of(shape: Shape) -> Callable[[], Array]:
     return lambda: joint.new()[0]
 
 
-def fixed_maker(new: Callable[[], Array]) -> Callable[[int], Array]:
-    """Adapts a function that allocates an array of fixed size to callers that give the number of steps, as
-    they do for arrays whose size depends on it. new: the function, without arguments.
-    """
-
-    def of_steps(_: int) -> Array:
-        """Allocates the array; its size does not depend on the number of steps, the argument."""
-        return new()
-
-    return of_steps
-
-
 def bytes_of(shape: Shape) -> int:
     """Returns the size in bytes of an array with a shape and dtype."""
     sizes, dtype = shape
@@ -266,6 +255,21 @@ def data_offset() -> int:
     kind, data = (ctypes.c_void_p.from_address(id(probe) + at).value for at in (offset - 8, offset))
     if (kind, data) != (id(np.ndarray), pointer(probe)):
         raise LibraryError(f"array objects of NumPy {np.__version__} have another layout than expected")
+    return offset
+
+
+@cache
+def items_offset() -> int:
+    """Returns the offset in bytes, in the memory of a list, of the pointer to its items: it follows the
+    number of items, behind the head of the object.
+
+    Raises `LibraryError` if a list has not that layout.
+    """
+    probe, offset = [object(), object()], object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
+    items = ctypes.c_void_p.from_address(id(probe) + offset).value
+    found = [ctypes.c_void_p.from_address((items or offset) + 8 * place).value for place in range(2)]
+    if found != [*map(id, probe)]:
+        raise LibraryError(f"lists of Python {platform.python_version()} have another layout than expected")
     return offset
 
 

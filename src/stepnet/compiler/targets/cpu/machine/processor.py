@@ -10,7 +10,7 @@ on an AVX-512 machine.
 import os
 import platform
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import takewhile
 
@@ -24,6 +24,7 @@ from stepnet.compiler.targets.cpu.machine.amx import has_permission
 from stepnet.compiler.targets.cpu.machine.arm import arm_features, sve_bytes
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.fork_guard import run_in_thread
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 

@@ -30,12 +30,13 @@ An inner recurrence has separate records, with a row per lane, sorted by the num
     inner lane               statics, and scratch values of its step
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import gcd
 
 import numpy as np
 
 from stepnet.compiler.net.types import Type
+from stepnet.compiler.values.records import dataclass
 
 LINE = 64
 ADDRESS_BYTES = 8

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import llvmlite
@@ -35,7 +34,7 @@ def generator() -> str:
     version and files of LLVM, the system and its clock. Raises `NotUsableError` if files cannot be listed or
     read.
     """
-    folder = Path(llvmlite.__file__).with_name("binding")
+    folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
     with listing(folder), os.scandir(folder) as files:
         library = sorted((each.name, each.stat().st_size) for each in files if "llvmlite." in each.name)
     ticks = clock().number, clock().per_second

@@ -9,13 +9,17 @@ interpreter's lock, which the thread that woke it may hold for up to five millis
 
 import ctypes
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from stepnet.compiler.values.records import dataclass
+
 BYTES = 64
 """The bytes that a caller provides for a semaphore."""
+FINE = 1e-6
+"""The resolution in seconds from which a clock of processor time is used: that of Linux has nanoseconds."""
 REST = 50
 """The duration of a short sleep in microseconds; Windows, which cannot sleep so briefly, sleeps for 0."""
 
@@ -84,6 +88,14 @@ def clock() -> Clock:
         return Clock(address_of(library, "QueryPerformanceCounter"), None, frequency.value)
     monotonic = 6 if sys.platform == "darwin" else 1
     return Clock(address_of(library, "clock_gettime"), monotonic, 10**9)
+
+
+def thread_clock() -> Callable[[], float]:
+    """Returns the clock of the processor time of the thread that reads it, in seconds, which stands still
+    while other processes run; the clock of all time where the system counts the former in milliseconds.
+    """
+    is_fine = time.get_clock_info("thread_time").resolution < FINE
+    return time.thread_time if is_fine else time.perf_counter
 
 
 @cache

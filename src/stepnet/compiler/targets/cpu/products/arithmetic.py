@@ -26,7 +26,7 @@ to odd, and flush subnormal numbers. usdot has no use: both sides are signed, an
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -40,6 +40,7 @@ from stepnet.compiler.targets.cpu.writing.storage_dtypes import (
     single_of,
     widened_bfloat16,
 )
+from stepnet.compiler.values.records import dataclass
 
 F32 = ir.FloatType()
 

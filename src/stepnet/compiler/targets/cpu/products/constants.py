@@ -5,7 +5,7 @@ product is packed as [unit block][k][gate][element], so that the microkernel rea
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from math import prod
 
@@ -21,6 +21,7 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.products.pack import Packing, word_count
 from stepnet.compiler.targets.packed import parameters_of
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 

@@ -7,6 +7,9 @@
                     tiles        8 columns by 3 unit blocks, a vector accumulator each   ->   added to the sum
     rows 256..511   the same
 
+Several products of the same rows, such as the gradients of both matrices of an LSTM, are one contract: each
+block of rows of an operand that they share is packed once.
+
 Rows are read in place, by their indices. Each element of the result is summed in order over each block of
 rows, and the sums of blocks are added in order: it depends only on the rows and their order. Threads divide
 the elements of the result, so each tile belongs to one thread.
@@ -16,8 +19,9 @@ rows.
 """
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import zip_longest
 
 import numpy as np
 
@@ -31,8 +35,11 @@ from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.products.tiles import Tile, tiles
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
+Ranges = tuple[tuple[int, int], tuple[int, int]]
+"""The groups of left columns and the units of right columns of a part of a product, each as (first, end)."""
 ARGUMENTS = (
     "left",
     "right",
@@ -54,14 +61,20 @@ ARGUMENTS = (
     "total_stride",
     "packed_left",
     "packed_right",
+    "packs_left",
+    "packs_right",
+    "products",
 )
-"""The 64-bit words that describe the work of one thread. Those that change from call to call come first.
+"""The 64-bit words that describe the work of one thread on one product. Those that change from call to call
+come first. The words of the products of a thread follow each other.
 
 pieces: the pointer to the positions at which pieces of rows begin and end in the list of row indices.
 result_stride: the bytes from the result of a piece to that of the next one; 0 if all pieces are added up.
 padded: the pointer to memory for the sum in whole groups and units, which is then copied to the result; 0 if
 the result has no others.
 total_stride: the bytes from row to row of the memory in which the sum is computed.
+packs_left, packs_right: 0 if a product ahead has packed the same operand; else 1.
+products: the number of products.
 
 The columns of the left side are divided into groups, the columns of the right side into units of one vector.
 A thread computes a range of groups by a range of units.
@@ -146,8 +159,8 @@ def contract(left: Array, right: Array, processor: Processor, *, weights: str | 
     if not have_same_dtype or not left.shape[-1] or not right.shape[-1]:
         return contract_in_numpy(left, right, weights=weights)
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
-    columns, indices = (left.shape[1], right.shape[1]), np.arange(len(left))
-    prepared = Contract(*columns, left.dtype.name, indices, processor, weights)
+    columns, indices = [left.shape[1], right.shape[1]], np.arange(len(left))
+    prepared = Contract([(0, 1)], columns, left.dtype.name, indices, processor, weights)
     result = np.empty(columns, left.dtype)
     prepared.point(*map(pointer, (left, right, result)))
     prepared()
@@ -156,16 +169,16 @@ def contract(left: Array, right: Array, processor: Processor, *, weights: str | 
 
 
 class Contract(ParallelCalls):
-    """Prepared sum of outer products of rows, for operands of fixed shapes and dtype, with its memory.
+    """Prepared sums of outer products of rows, for operands of fixed shapes and dtype, with their memory.
 
-    Its arrays, which are C-contiguous, are both operands, [all rows, m] and [all rows, n], and the result,
-    [m, n] or [sequences, m, n].
+    The arrays of each product, which are C-contiguous, are both operands, [all rows, m] and [all rows, n],
+    and the result, [m, n] or [sequences, m, n].
     """
 
     def __init__(
         self,
-        left: int,
-        right: int,
+        products: Sequence[tuple[int, ...]],
+        columns: Mapping[int, int] | Sequence[int],
         dtype: str,
         indices: Array,
         processor: Processor,
@@ -174,67 +187,86 @@ class Contract(ParallelCalls):
     ) -> None:
         """Allocates memory for the sums of outer products of rows, and divides the work among threads.
 
-        left, right: the numbers of columns of the operands.
-        dtype: the dtype of both operands and of the result.
+        products: for each product, the numbers of its left and its right operand.
+        columns: the number of columns of each operand, by its number.
+        dtype: the dtype of the operands and of the results.
         indices: those of the rows to be summed, in order.
-        weights: "bfloat16" to round both operands to it; None for no rounding.
+        weights: "bfloat16" to round the operands to it; None for no rounding.
         offsets: where the rows of each sequence begin among `indices`, and the end, for a sum for each
             sequence; None for one sum of all rows.
         """
-        self.columns = left, right
         self.indices = np.ascontiguousarray(indices, np.int64)
         self.sizes = BlockSizes(processor, dtype, weights)
-        groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
-        padded = groups * self.sizes.group, units * self.sizes.width
-        self.total_columns = padded[1]
-        self.padded = None if padded == self.columns else np.zeros(padded, dtype)
-        count = threads() if len(indices) * left * right >= SHARED else 1
-        at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
-        self.is_split, rows = offsets is not None, len(indices)
+        shapes, rows = [(columns[left], columns[right]) for left, right in products], len(indices)
+        size = sum(left * right for left, right in shapes)
+        at_once = max(1, AT_ONCE // (size * BLOCK)) * BLOCK
+        self.is_split = offsets is not None
         if offsets is None:
             offsets = np.append(np.arange(0, max(1, rows), at_once), rows)
         self.pieces = np.ascontiguousarray(offsets, np.int64)
         self.runs = runs_of(self.pieces, at_once)
+        blocks = [(-(-left // self.sizes.group), -(-right // self.sizes.width)) for left, right in shapes]
+        self.totals = [self.total(shape, padded) for shape, padded in zip(shapes, blocks, strict=True)]
         self.packed_memory: list[Array] = []
-        arguments = np.stack(
-            [self.thread_arguments(*thread_range) for thread_range in thread_ranges(groups, units, count)]
-        )
-        super().__init__(kernel(processor, dtype, weights), arguments)
-
-    def thread_arguments(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
-        """Makes the arguments (`ARGUMENTS`) of a thread that computes a part of the sum of outer products,
-        but for the arrays, and allocates its packed memory.
-
-        groups, units: its ranges of groups of left columns and of units of right columns, as (first, end).
-        """
-        sizes = self.sizes
-        packed = [
-            POOL.take((groups[1] - groups[0]) * sizes.group_bytes, zeroed=False),
-            POOL.take((units[1] - units[0]) * sizes.unit_bytes, zeroed=False),
+        self.arrayed = len(products)
+        arguments = [
+            words
+            for ranges in thread_ranges(blocks, threads() if rows * size >= SHARED else 1)
+            for words in self.thread_arguments(products, shapes, ranges)
         ]
-        self.packed_memory += packed
-        arguments = np.zeros(len(ARGUMENTS), np.int64)
-        values = {
-            "last_piece": self.runs[0][1],
-            "pieces": pointer(self.pieces),
-            "result_stride": self.columns[0] * self.columns[1] * sizes.itemsize * self.is_split,
-            "left_stride": self.columns[0] * sizes.itemsize,
-            "right_stride": self.columns[1] * sizes.itemsize,
-            "places": pointer(self.indices),
-            "left_columns": self.columns[0],
-            "right_columns": self.columns[1],
-            "first_group": groups[0],
-            "last_group": groups[1],
-            "first_unit": units[0],
-            "last_unit": units[1],
-            "padded": pointer(self.padded),
-            "total_stride": self.total_columns * sizes.itemsize,
-            "packed_left": pointer(packed[0]),
-            "packed_right": pointer(packed[1]),
-        }
-        for name, value in values.items():
-            arguments[ARGUMENT_INDEX[name]] = value
-        return arguments
+        first_rows = range(0, len(arguments), self.arrayed)
+        super().__init__(kernel(processor, dtype, weights), np.stack(arguments), first_rows)
+
+    def total(self, shape: tuple[int, int], blocks: tuple[int, int]) -> Array | None:
+        """Makes memory for a sum of outer products in whole groups of left columns and units of right
+        columns; None if the result itself has whole ones.
+
+        shape: that of the result, [left columns, right columns]. blocks: the numbers of groups and of units.
+        """
+        padded = blocks[0] * self.sizes.group, blocks[1] * self.sizes.width
+        return None if padded == shape else np.zeros(padded, self.sizes.dtype)
+
+    def thread_arguments(
+        self, products: Sequence[tuple[int, ...]], shapes: Sequence[tuple[int, int]], ranges: Sequence[Ranges]
+    ) -> Iterator[Array]:
+        """Makes the arguments (`ARGUMENTS`) of a thread that computes a part of the sums of outer products,
+        one row for each product, but for the arrays, and allocates its packed memory.
+
+        products: for each product, the numbers of its operands. shapes: those of the results.
+        ranges: for each, the ranges of groups of left columns and of units of right columns that the thread
+            computes.
+        """
+        itemsize, packed = self.sizes.itemsize, dict[tuple[str, int], int]()
+        for operands, shape, own, total in zip(products, shapes, ranges, self.totals, strict=True):
+            (left, right), (groups, units) = shape, own
+            values = {
+                "last_piece": self.runs[0][1],
+                "pieces": pointer(self.pieces),
+                "result_stride": left * right * itemsize * self.is_split,
+                "left_stride": left * itemsize,
+                "right_stride": right * itemsize,
+                "places": pointer(self.indices),
+                "left_columns": left,
+                "right_columns": right,
+                "first_group": groups[0],
+                "last_group": groups[1],
+                "first_unit": units[0],
+                "last_unit": units[1],
+                "padded": pointer(total),
+                "total_stride": (right if total is None else total.shape[1]) * itemsize,
+                "products": len(products),
+            }
+            block_bytes = self.sizes.group_bytes, self.sizes.unit_bytes
+            for side, operand, blocks, bytes_ in zip(
+                ("left", "right"), operands, own, block_bytes, strict=True
+            ):
+                values[f"packs_{side}"] = (side, operand) not in packed
+                if (side, operand) not in packed:
+                    memory = POOL.take((blocks[1] - blocks[0]) * bytes_, zeroed=False)
+                    self.packed_memory.append(memory)
+                    packed[side, operand] = pointer(memory)
+                values[f"packed_{side}"] = packed[side, operand]
+            yield np.array([values.get(name, 0) for name in ARGUMENTS], np.int64)
 
     @property
     def is_one_run(self) -> bool:
@@ -273,18 +305,26 @@ def runs_of(pieces: Array, at_once: int) -> list[tuple[int, int]]:
     return runs or [(0, 0)]
 
 
-def thread_ranges(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Divides groups of left columns and units of right columns among at most `count` threads.
+def thread_ranges(blocks: Sequence[tuple[int, int]], count: int) -> list[list[Ranges]]:
+    """Divides the groups of left columns and the units of right columns of products among at most `count`
+    threads.
 
-    Threads divide the groups or the units, whichever are more; units in multiples of 3, the width of a
-    register tile. Returns, for each thread, (first, end) of both.
+    Threads divide all groups or all units, whichever are more; units in multiples of 3, the width of a
+    register tile. Returns, for each thread, (first, end) of both for each product.
 
-    >>> thread_ranges(2, 7, 2)
-    [((0, 2), (0, 6)), ((0, 2), (6, 7))]
+    blocks: the numbers of groups and of units of each product.
+
+    >>> thread_ranges([(2, 7)], 2)
+    [[((0, 2), (0, 6))], [((0, 2), (6, 7))]]
+    >>> thread_ranges([(9, 7), (9, 1)], 2)
+    [[((0, 5), (0, 7)), ((0, 5), (0, 1))], [((5, 9), (0, 7)), ((5, 9), (0, 1))]]
     """
-    if groups > units:
-        return [((first, last), (0, units)) for first, last in ranges(groups, count, 1)]
-    return [((0, groups), unit_range) for unit_range in ranges(units, count, 3)]
+    groups, units = zip(*blocks, strict=True)
+    if sum(groups) > sum(units):
+        parts = zip_longest(*(ranges(size, count, 1) for size in groups), fillvalue=(0, 0))
+        return [[(own, (0, size)) for own, size in zip(part, units, strict=True)] for part in parts]
+    parts = zip_longest(*(ranges(size, count, 3) for size in units), fillvalue=(0, 0))
+    return [[((0, size), own) for size, own in zip(groups, part, strict=True)] for part in parts]
 
 
 def ranges(size: int, count: int, multiple: int) -> list[tuple[int, int]]:

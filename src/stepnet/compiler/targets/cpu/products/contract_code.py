@@ -1,17 +1,18 @@
 """The code of the contract kernel, which sums outer products of rows; see `contract`."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 from llvmlite import ir
 
 from stepnet.compiler.net.totals import BLOCK
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic, pack_words
-from stepnet.compiler.targets.cpu.products.contract import ARGUMENT_INDEX, BlockSizes
+from stepnet.compiler.targets.cpu.products.contract import ARGUMENT_INDEX, ARGUMENTS, BlockSizes
 from stepnet.compiler.targets.cpu.products.tile import UNROLLED, LeftOperand, accumulate
 from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector
+from stepnet.compiler.values.records import dataclass
 
 
 def write_contract(processor: Processor, dtype: str, weights: str | None) -> ir.Module:
@@ -49,24 +50,28 @@ class OperandPacking:
 class ContractCode:
     """Writer of the code that computes one thread's part of sums of outer products of rows.
 
+    row: the pointer to the thread's `ARGUMENTS` of one product.
     result, total: the pointers to the result of a piece of rows, and to the memory in which it accumulates.
+    is_padded: whether these differ.
     """
 
     result: ir.Value
     total: ir.Value
+    is_padded: ir.Value
 
     def __init__(self, code: Code, sizes: BlockSizes, arguments: ir.Value) -> None:
-        """Prepares to write a sum of outer products. arguments: the pointer to a thread's `ARGUMENTS`."""
-        self.code, self.sizes, self.arguments = code, sizes, arguments
+        """Prepares to write sums of outer products. arguments: the pointer to a thread's `ARGUMENTS`, one row
+        after another for its products.
+        """
+        self.code, self.sizes, self.arguments, self.row = code, sizes, arguments, arguments
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.processor)
-        self.is_padded = code.icmp_signed("!=", self.argument("padded"), code.number(0))
 
     def argument(self, name: str) -> ir.Value:
-        """Writes a load of an argument of the thread, by its name in `ARGUMENTS`, as an integer."""
-        return self.code.read(I64, self.code.at(self.arguments, 8 * ARGUMENT_INDEX[name]), 8)
+        """Writes a load of an argument of the current product, by its name in `ARGUMENTS`, as an integer."""
+        return self.code.read(I64, self.code.at(self.row, 8 * ARGUMENT_INDEX[name]), 8)
 
     def pointer(self, name: str) -> ir.Value:
-        """Writes a load of an argument of the thread, by its name in `ARGUMENTS`, as a pointer."""
+        """Writes a load of an argument of the current product, by its name in `ARGUMENTS`, as a pointer."""
         return self.code.inttoptr(self.argument(name), POINTER)
 
     def write(self) -> None:
@@ -74,40 +79,56 @@ class ContractCode:
         together.
         """
         code, pieces, zero = self.code, self.pointer("pieces"), self.code.number(0)
-        stride = self.argument("result_stride")
+        is_own = code.icmp_signed("!=", self.argument("result_stride"), zero)
         with code.loop(self.argument("first_piece"), self.argument("last_piece")) as piece:
-            self.result = code.at(self.pointer("result"), code.mul(piece, stride))
-            self.total = code.select(self.is_padded, self.pointer("padded"), self.result)
-            begins = code.or_(code.icmp_signed("==", piece, zero), code.icmp_signed("!=", stride, zero))
+            begins = code.or_(code.icmp_signed("==", piece, zero), is_own)
             first = code.read_number(pieces, piece)
-            self.write_piece(first, code.read_number(pieces, code.add(piece, code.number(1))), begins)
+            last = code.read_number(pieces, code.add(piece, code.number(1)))
+            self.write_piece(piece, first, last, begins)
         code.ret(zero)
 
-    def write_piece(self, begin: ir.Value, last: ir.Value, begins: ir.Value) -> None:
+    @contextmanager
+    def each_product(self, piece: ir.Value) -> Generator[None]:
+        """Writes a loop over the products of the contract around the code inside the `with`, which finds
+        the arguments and the result of each in `row`, `result`, `total` and `is_padded`. piece: the number of
+        the piece of rows.
+        """
+        code = self.code
+        with code.loop(code.number(0), self.argument("products")) as number:
+            self.row = code.at(self.arguments, code.mul(number, code.number(8 * len(ARGUMENTS))))
+            self.is_padded = code.icmp_signed("!=", self.argument("padded"), code.number(0))
+            self.result = code.at(self.pointer("result"), code.mul(piece, self.argument("result_stride")))
+            self.total = code.select(self.is_padded, self.pointer("padded"), self.result)
+            yield
+        self.row = self.arguments
+
+    def write_piece(self, piece: ir.Value, begin: ir.Value, last: ir.Value, begins: ir.Value) -> None:
         """Writes the code for one piece of the rows: if a total begins with it, this is set to zeros; for
-        each block of rows, both operands are packed and their product is added; a padded total is copied to
-        the result.
+        each block of rows and each product, the operands are packed that no product ahead has packed, and the
+        product is added; a padded total is copied to the result.
 
         Zeros pad the packed words of a block to a multiple of `UNROLLED` (4), as the microkernel (the inner
         loop of the product) requires.
 
-        begin, last: where the piece begins and ends in the list of row indices. begins: whether a total
-            begins.
+        piece: the number of the piece. begin, last: where it begins and ends in the list of row indices.
+        begins: whether a total begins.
         """
-        code, sizes, kind = self.code, self.sizes, self.kind
+        code, sizes, kind, zero = self.code, self.sizes, self.kind, self.code.number(0)
         left = OperandPacking("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
         right = OperandPacking("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
-        with code.when(begins):
+        with code.when(begins), self.each_product(piece):
             for total, _, size in self.each_row():
                 code.zero_bytes(total, size)
         with code.loop(begin, last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
             word_count = self.quotient(count, kind.terms)
             padded = code.mul(self.quotient(word_count, UNROLLED), code.number(UNROLLED))
-            for operand in (left, right):
-                self.pack(operand, first, count, word_count, padded)
-            self.multiply(padded)
-        with code.when(self.is_padded):
+            with self.each_product(piece):
+                for operand in (left, right):
+                    with code.when(code.icmp_signed("!=", self.argument(f"packs_{operand.name}"), zero)):
+                        self.pack(operand, first, count, word_count, padded)
+                self.multiply(padded)
+        with self.each_product(piece), code.when(self.is_padded):
             for total, result, size in self.each_row():
                 code.copy_bytes(result, total, size)
 

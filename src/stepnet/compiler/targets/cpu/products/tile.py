@@ -10,7 +10,7 @@ each combination. Every accumulator adds over k in order, whatever the tile, so 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -20,6 +20,7 @@ from stepnet.compiler.targets.cpu.machine.records import ADDRESS_BYTES
 from stepnet.compiler.targets.cpu.products.arithmetic import Arithmetic, bytes_of
 from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import POINTER, Code, vector_of
+from stepnet.compiler.values.records import dataclass
 
 Sums = list[list[list[ir.Value]]]
 UNROLLED, FEW = 4, 16
@@ -79,6 +80,33 @@ class Ahead:
             pointer = code.at(pointer, self.bytes)
 
 
+@dataclass(frozen=True)
+class FetchList:
+    """Memory that the elementwise work on a tile reads and writes, fetched while its products are computed.
+
+    All at once, the prefetches would fill the processor's buffers for lines on their way, and stop it.
+
+    pointer: the pointer to the list of addresses.
+    entries: their number.
+    words: the packed words of k during which they are fetched.
+    begin: the number of these words before those of the product that fetches.
+    """
+
+    pointer: ir.Value
+    entries: int
+    words: int
+    begin: ir.Value
+
+    def fetch(self, code: Code, first: ir.Value, count: int) -> None:
+        """Writes the prefetches that belong to `count` packed words of k, from word `first` on."""
+        each = min(self.entries, -(-self.entries * count // self.words))
+        turn = code.sdiv(code.add(self.begin, first), code.number(count))
+        begin = code.smaller(code.mul(turn, code.number(each)), code.number(self.entries - each))
+        places = code.at(self.pointer, code.mul(begin, code.number(ADDRESS_BYTES)))
+        for index in range(each):
+            code.prefetch(code.read(POINTER, code.at(places, index * ADDRESS_BYTES), ADDRESS_BYTES))
+
+
 def accumulate(
     code: Code,
     tile: Tile,
@@ -92,7 +120,7 @@ def accumulate(
     line_bytes: int | None = None,
     unit_bytes: int | None = None,
     initial: Sums | None = None,
-    ahead: Ahead | None = None,
+    ahead: Sequence[Ahead | FetchList] = (),
 ) -> Sums:
     """Writes the inner loop of a matrix product, for one register tile: some rows of the left operand times
     some unit blocks (vectors of columns) of packed parameters. All its sums stay in registers.
@@ -105,7 +133,7 @@ def accumulate(
     line_bytes, unit_bytes: the bytes from one packed word of a column to the next, and from one unit block to
         the next; None if contiguous.
     initial: the initial values of the sums; None for zeros.
-    ahead: the parameters to fetch meanwhile; None for none.
+    ahead: the memory to fetch meanwhile.
 
     Returns the sums [row][unit block][gate], each a vector.
     """
@@ -133,8 +161,7 @@ def accumulate(
         assert isinstance(inner, int)
         done = code.mul(number, code.number(inner))
         weights = code.at(packed, code.mul(done, code.number(line_bytes)))
-        fetched = ahead and replace(ahead, pointer=code.at(ahead.pointer, code.mul(done, ahead.bytes)))
-        own = replace(iteration, left=left.piece(code, number), packed=weights, ahead=fetched)
+        own = replace(iteration, left=left.piece(code, number), packed=weights, done=done)
         return summed(own, flat)
 
     flat = iteration.flat(initial)
@@ -158,7 +185,8 @@ class TileIteration:
     width: int
     line_bytes: int
     unit_bytes: int
-    ahead: Ahead | None = None
+    ahead: Sequence[Ahead | FetchList] = ()
+    done: ir.Value | None = None
 
     def flat(self, sums: Sums) -> list[ir.Value]:
         """Flattens accumulators [row][unit block][gate] to a list, as the loop carries them."""
@@ -219,8 +247,9 @@ class TileIteration:
                 for (unit, gate), column in zip(columns, parameters, strict=True):
                     add(row, unit, gate, elements, column)
         # Last, because LLVM does not move loads across a prefetch, and sums would not fit the registers.
-        if self.ahead is not None:
-            self.ahead.fetch(code, first, count)
+        word = first if self.done is None else code.add(self.done, first)
+        for ahead in self.ahead:
+            ahead.fetch(code, word, count)
         return self.flat(sums)
 
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:

@@ -11,10 +11,10 @@ rows load it twice. All tilings of a number of rows give the same bits.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from stepnet.compiler.targets.cpu.machine.processor import Processor
+from stepnet.compiler.values.records import dataclass
 
 # Of a core per cycle: the vector multiply-adds, the vector loads, and the bytes of parameters from the L2
 # cache. Then the latency of a multiply-add in cycles. Measured on Zen 5 (bench/kernel.py). Other processors

@@ -8,7 +8,7 @@ The cost is estimated from the size of the call (`compiler/plan/partition.py`); 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 from stepnet.compiler.plan.load import CallSize, Load, Machine
@@ -19,6 +19,7 @@ from stepnet.compiler.targets.cpu.costs import machine_for
 from stepnet.compiler.targets.cpu.running.native import DECIDED, Native
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.records import dataclass
 
 Key = tuple[Any, ...]
 Decided = TypeVar("Decided", Concurrency, Wavefront)

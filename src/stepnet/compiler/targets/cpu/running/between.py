@@ -10,7 +10,7 @@ caches, however many kernels there are, and calls ask the system for no memory.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from stepnet.compiler.targets.base import Array, Links
 from stepnet.compiler.targets.cpu.machine.memory import APART, aligned, maker_of
 from stepnet.compiler.targets.cpu.running.across import AcrossTask
+from stepnet.compiler.values.records import dataclass
 
 MOST_BYTES = 2**23
 """The most bytes of buffers that a prepared call keeps; those of larger calls are new at each call."""
@@ -85,8 +86,8 @@ class SharedBuffers:
 
         totals: the number of steps along each axis of the present call.
         """
-        for total, room in zip(totals, self.room, strict=True):
-            if total > room:
+        for place, room in enumerate(self.room):
+            if totals[place] > room:
                 return self.larger(totals)
         return self.listed
 

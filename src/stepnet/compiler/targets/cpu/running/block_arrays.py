@@ -5,7 +5,7 @@ key                           an array of the block                  steps of a 
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.running.call_block import Turn
 from stepnet.compiler.targets.cpu.running.moves import move_code, pieces_of
 from stepnet.compiler.targets.schedule_kernel import BoundParts
+from stepnet.compiler.values.records import dataclass
 
 Place = Array | int
 """An array that all runs share, or the index of one among those of a run."""

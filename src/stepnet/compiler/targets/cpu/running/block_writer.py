@@ -12,7 +12,7 @@ on lengths (which rows a step has, and where) is in tables, so a run computes no
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +46,7 @@ from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, ParallelCa
 from stepnet.compiler.targets.part_execution import Frame, call_of
 from stepnet.compiler.targets.schedule_kernel import BoundParts
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 Values = dict[int, Array | None]
@@ -248,13 +249,11 @@ class BlockWriter(BlockArrays):
         native: the kernel (compiled part of a net). form: knows the work that remains after the loop. arrays:
             all arrays of the call.
         """
-        finish, plan = form.finish, native.plan
+        finish = form.finish
         if finish is None:
             return
-        for number in (*plan.reduced, *plan.total):
-            if number in finish.tasks:
-                read = plan.net.nodes[number].inputs
-                self.task(finish.tasks[number], *(arrays.nodes[n] for n in (*read, number)))
+        for numbers, task in finish.tasks.items():
+            self.task(task, *(arrays.nodes[n] for n in finish.arrays_of(numbers)))
         self.by_row(native, native.compiled.ended, arrays)
         if finish.functions is not None:
             self.task(finish.functions, *arrays.of_functions)

@@ -1,27 +1,27 @@
 """Call blocks: a prepared call as one block of 64-bit words, and one function of machine code that runs it.
 
-    words      next | array objects x, h, y, final h
+    list       array objects x, h, y, final h
     copies     the address of x  ->  an argument word of kernel 1, and so on
     tasks      kernel 1, mean over the steps, kernels 2 and 3 on two threads     run one after the other
 
-Python writes the addresses of the array objects (their `id`) of a call and calls the function once, however
-many tasks there are. Machine code reads the addresses of the elements from the objects, in a tenth of the
-time. It is called again only after a pause, in which signals are handled. A task that several threads run is
-their handover (`threads/handover.py`): the calling thread gives tasks to workers, and waits for them.
+Python writes the address of a list of the arrays of a call, and calls the function once, however many tasks
+there are. Machine code reads the array objects from the list, and the addresses of the elements from the
+objects, in a tenth of the time. It is called again only after a pause, in which signals are handled. A task
+that several threads run is their handover (`threads/handover.py`): the calling thread gives tasks to workers,
+and waits for them.
 """
 
 import ctypes
 import time
 from collections.abc import Sequence
 from functools import cache
-from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
-from stepnet.compiler.targets.cpu.machine.memory import data_offset, pointer, view
+from stepnet.compiler.targets.cpu.machine.memory import data_offset, items_offset, pointer, view
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.prepared_tasks import Reach
@@ -33,19 +33,21 @@ from stepnet.errors import IndexOutsideError
 Array = np.ndarray
 HEAD = (
     *("copies", "copy_count", "tasks", "task_count", "spaces", "space_count"),
-    *("array_type", "data_offset", "next"),
+    *("array_type", "data_offset", "items_offset", "next", "list"),
 )
-"""The first words of a block, which the addresses of the call's array objects follow.
+"""The first words of a block. In a library the addresses of a call's arrays follow them.
 
 copies, copy_count: the pointer to the table of copies, and its number of entries.
 tasks, task_count: the pointer to the table of tasks, and its number of entries.
 spaces, space_count: the pointer to the table of workspaces, and its number of entries.
 array_type: the address of the type `numpy.ndarray`, which all objects have.
 data_offset: the offset in an array object of the pointer to its elements (`data_offset`).
+items_offset: the offset in a list of the pointer to its items (`items_offset`).
 next: the index of the task to run; FRESH for a new call, which first makes the copies.
+list: the address of the list of the call's array objects (its `id`).
 """
 COPY = ("source", "word")
-"""The words of a copy: the index of an array object in the block, and the pointer to the word that receives
+"""The words of a copy: the index of an array object in the list, and the pointer to the word that receives
 the address of its elements.
 """
 TASK = ("function", "task")
@@ -57,7 +59,7 @@ DONE, PAUSED, INDEX_OUTSIDE, NO_ARRAY = range(4)
 """The results of the function: the call is done; it is to be called again; an index is outside its table; an
 object is no array, and nothing was run.
 """
-NEXT = HEAD.index("next")
+NEXT, LIST = HEAD.index("next"), HEAD.index("list")
 
 
 class Turn(NamedTuple):
@@ -100,11 +102,11 @@ class CallBlock:
     calling thread. One thread at a time may run it.
     """
 
-    def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, processor: Processor) -> None:
+    def __init__(self, turns: Sequence[Turn], reach: Reach, processor: Processor) -> None:
         """Lays out the call block (words by which machine code runs the call), and its tables: of addresses
         to copy, of tasks, and of workspaces (scratch memory).
 
-        turns: the tasks in the order in which they run. count: the number of arrays of a call.
+        turns: the tasks in the order in which they run.
         reach: reads, during pauses, how far the call has come.
         processor: the processor that the code is for.
         """
@@ -115,20 +117,19 @@ class CallBlock:
             np.array([(turn.function.address, turn.task) for turn in turns], np.int64),
             np.array([(pointer(space.progress), pointer(space.status)) for space in spaces], np.int64),
         ]
-        words = np.zeros(len(HEAD) + count, np.int64)
         tables = [number for table in self.tables for number in (pointer(table), len(table))]
-        words[:NEXT] = *tables, id(np.ndarray), data_offset()
+        words = np.array([*tables, id(np.ndarray), data_offset(), items_offset(), FRESH, 0], np.int64)
         self.address, self.words = pointer(words), view(words)
-        self.pack = Struct(f"{1 + count}q").pack_into
         self.function = run_block(processor)
 
-    def run(self, arrays: Sequence[Any]) -> bool:
+    def run(self, arrays: list[Any]) -> bool:
         """Runs the call on these arrays, and reports its progress at every pause to the user's function, if
         there is one. Returns False, and runs nothing, if one is not exactly of the type `numpy.ndarray`.
 
         Raises `IndexOutsideError` if an index is outside its table.
         """
-        self.pack(self.words, 8 * NEXT, FRESH, *map(id, arrays))
+        words = self.words
+        words[NEXT], words[LIST] = FRESH, id(arrays)
         self.reach.begun = time.perf_counter()
         result = self.function.call(self.address)
         return result == DONE or self.go_on(result)
@@ -159,25 +160,26 @@ class CallBlock:
 class ThreadedBlock(CallBlock):
     """A prepared call of which several threads run some tasks. Workers are ready before the first one."""
 
-    def __init__(self, turns: Sequence[Turn], count: int, reach: Reach, processor: Processor) -> None:
+    def __init__(self, turns: Sequence[Turn], reach: Reach, processor: Processor) -> None:
         """Lays out the call block (words by which machine code runs the call), and finds the tasks that
         several threads run.
 
-        turns: the tasks in the order in which they run. count: the number of arrays of a call. reach: reads,
-            during pauses, how far the call has come. processor: the processor that the code is for.
+        turns: the tasks in the order in which they run. reach: reads, during pauses, how far the call has
+            come. processor: the processor that the code is for.
         """
-        super().__init__(turns, count, reach, processor)
+        super().__init__(turns, reach, processor)
         self.groups = [turn.group for turn in turns if turn.group is not None]
         self.workers = max(group.max_threads for group in self.groups) - 1
 
-    def run(self, arrays: Sequence[Any]) -> bool:
-        """Runs the call on these arrays, as that of one thread; afterwards it notes threads that were late,
-        so that later calls use fewer. Returns False, and runs nothing, if an array is not exactly of the type
-        `numpy.ndarray`.
+    def run(self, arrays: list[Any]) -> bool:
+        """Runs the call on these arrays, as that of one thread, with fewer threads soon after some were late;
+        afterwards it notes threads that were late. Returns False, and runs nothing, if an array is not
+        exactly of the type `numpy.ndarray`.
         """
         WORKER_POOL.make_ready(self.workers)
         for group in self.groups:
             group.begin()
+            group.limit()
         return super().run(arrays) and self.has_noted()
 
     def has_noted(self) -> bool:

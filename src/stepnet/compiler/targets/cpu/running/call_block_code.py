@@ -22,8 +22,8 @@ from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 
 
 def write_call_block(processor: Processor) -> ir.Module:
-    """Generates the LLVM module of the function `run_block`, which runs a call block (the tasks and array
-    addresses of a prepared call) at the pointer that is its argument.
+    """Generates the LLVM module of the function `run_block`, which runs a call block (the tasks of a prepared
+    call, and the list of its array objects) at the pointer that is its argument.
     """
     module = ir.Module("call_block")
     module.triple = ""
@@ -36,9 +36,9 @@ def block_function(module: ir.Module, processor: Processor, name: str, of_object
     prepared call and, for each call, the values that the tasks' arguments get, such as addresses of arrays.
     The function takes the pointer to it. Libraries for C have one too.
 
-    of_objects: whether these values are array objects of Python, from which the code reads the addresses. In
-        a library's block they are the addresses themselves, and the arguments to set are given by their
-        offset in the block, not by pointer.
+    of_objects: whether these values are array objects in a list of Python, from which the code reads the
+        addresses. In a library's block they are the addresses themselves, and the arguments to set are given
+        by their offset in the block, not by pointer.
     """
     function, code = internal(module, processor, name, I64, [POINTER])
     BlockCode(code, function.args[0], of_objects).write()
@@ -51,7 +51,7 @@ class BlockCode:
     def __init__(self, code: WordCode, block: ir.Value, of_objects: bool) -> None:
         """Prepares to write the code that runs a call block (the tasks of a prepared call, and the values of
         a call), and writes loads of its first words, `HEAD`. block: the pointer to it. of_objects: whether
-        the values are array objects of Python, not addresses.
+        the values are array objects in a list of Python, not addresses.
         """
         self.code, self.block, self.of_objects = code, block, of_objects
         self.head = {name: code.read_number(block, code.number(place)) for place, name in enumerate(HEAD)}
@@ -107,10 +107,13 @@ class BlockCode:
         """Writes code that copies the call's values, such as the addresses of the elements of its arrays, to
         the arguments of the tasks. The code returns NO_ARRAY at the first object of another type.
         """
-        code = self.code
+        code, values = self.code, self.code.at(self.block, 8 * len(HEAD))
+        if self.of_objects:
+            values = code.inttoptr(code.add(self.head["list"], self.head["items_offset"]), POINTER)
+            values = code.pointer_at(values)
         with code.loop(code.number(0), self.head["copy_count"]) as copy:
             source, word = (self.entry(self.copies, copy, COPY, name) for name in COPY)
-            value = code.read_number(self.block, code.add(source, code.number(len(HEAD))))
+            value = code.read_number(values, source)
             if self.of_objects:
                 data = code.inttoptr(code.add(value, self.head["data_offset"]), POINTER)
                 other = code.icmp_signed("!=", code.word(data, -8), self.head["array_type"])

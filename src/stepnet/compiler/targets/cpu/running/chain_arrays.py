@@ -13,17 +13,17 @@ import numpy as np
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, TableLayout
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.machine.memory import MOSTLY_FULL, fixed_maker, maker_of
+from stepnet.compiler.targets.cpu.machine.memory import MOSTLY_FULL, RowAllocator, maker_of
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.form import NOTHING, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain
 from stepnet.ragged.positions import Positions
 
-Maker = Callable[..., Array]
-"""A function that allocates the array of a result. If lengths are arguments of a call, it takes the number of
-steps of all sequences together.
-"""
+Maker = Callable[[], Array]
+"""A function that allocates the array of a result, as large as that of the call that is prepared."""
+SizedMaker = Callable[[int], Array]
+"""A function that allocates the array of a result, given the number of steps of all sequences together."""
 Joint = tuple[tuple[Hashable, ...], Callable[[], list[Array]]]
 """The keys of arrays that have one buffer together, and a function that allocates them."""
 Key = Hashable
@@ -88,8 +88,9 @@ class ChainArrays(NamedTuple):
 
     keys: the keys of the arrays of each kernel.
     makers: for each result of a kernel, a function that allocates its array.
-    grows: the results whose sizes depend on the lengths, if these are arguments, with the axes of their
-        steps.
+    growing, grows: the results whose sizes depend on the lengths, if these are arguments: functions that
+        allocate them, and the axes of their steps.
+    by_row: the allocators of results with a value per sequence, if lengths are arguments.
     zeros: the zeros that replace missing initial memories.
     between: the results that the chain does not return, as allocated for the prepared calls.
     joint: for arrays that have one buffer together, their keys, and a function that allocates them.
@@ -97,7 +98,9 @@ class ChainArrays(NamedTuple):
 
     keys: list[Keys]
     makers: dict[Key, Maker]
+    growing: dict[Key, SizedMaker]
     grows: dict[Key, str]
+    by_row: dict[Key, RowAllocator]
     zeros: dict[Key, Array]
     between: dict[Key, Array]
     joint: list[Joint]
@@ -124,7 +127,7 @@ class ChainArrays(NamedTuple):
         makers = {
             key: new for own, form in zip(keys, forms, strict=True) for key, new in makers_of(own, form)
         }
-        growing, axes = dict[Key, Maker](), dict[Key, str]()
+        growing, axes, by_row = dict[Key, SizedMaker](), dict[Key, str](), dict[Key, RowAllocator]()
         for own, form, call, axis in zip(keys, forms, started.calls, follow, strict=True):
             if axis and not call.last_only:
                 outputs = dict(zip(own.of_kind["outputs"], form.kind.outputs, strict=True))
@@ -150,11 +153,10 @@ class ChainArrays(NamedTuple):
             kernels = zip(keys, forms, started.calls, strict=True)
             by_row = dict(pair for own, form, call in kernels for pair in by_row_of(own, form, call))
             by_row |= {
-                result: task.rows.new
+                result: task.rows
                 for task, (*_, result) in zip(started.across, links.across, strict=True)
                 if task.across.result.extent == ROWS
             }
-            makers = {key: (growing | by_row).get(key) or fixed_maker(new) for key, new in makers.items()}
         between = {key: array for key, array in made.items() if key not in links.results}
         joint = list[Joint]()
         for own, form in zip(keys, forms, strict=True):
@@ -164,7 +166,7 @@ class ChainArrays(NamedTuple):
                 joint.append((own.of_kind["totals"], form.kind.totals.new))
             if form.finish is not None:
                 joint.append((own.of_kind["hidden"], form.finish.hidden.new))
-        return cls(keys, makers, axes, zeros, between, joint)
+        return cls(keys, makers, growing, axes, by_row, zeros, between, joint)
 
     def divided(self, links: Links, most: int) -> tuple[dict[Key, Array], list[Key], list[Joint]]:
         """Divides the arrays that the chain (compiled parts that run in one go) does not return into arrays
@@ -220,16 +222,15 @@ def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
             yield key, maker_of((shape, dtype))
 
 
-def by_row_of(keys: Keys, form: CallForm, call: Call) -> Iterable[tuple[Key, Maker]]:
+def by_row_of(keys: Keys, form: CallForm, call: Call) -> Iterable[tuple[Key, RowAllocator]]:
     """Yields, for each result of a kernel (compiled part of a net) with a value per sequence, its key (the
-    number of the value) and a function that allocates its array, given the number of sequences.
+    number of the value) and the allocator of its array.
 
     keys: the keys of the kernel's arrays. form: makes the arrays of its calls. call: one of these, of which
     only the last output of each sequence may be wanted.
     """
     outputs = zip(keys.of_kind["outputs"], form.separate, strict=False) if call.last_only else ()
-    for key, rows in (*outputs, *zip(keys.of_kind["rows"], form.kind.rows, strict=True)):
-        yield key, rows.new
+    yield from (*outputs, *zip(keys.of_kind["rows"], form.kind.rows, strict=True))
 
 
 def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:

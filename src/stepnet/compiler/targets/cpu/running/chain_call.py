@@ -11,9 +11,9 @@ has no machine code behind them (`finish.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from math import ceil, prod
+from operator import call
 from typing import Any
 
 import numpy as np
@@ -37,14 +37,16 @@ from stepnet.compiler.targets.cpu.running.across import AcrossTask, BetweenTask
 from stepnet.compiler.targets.cpu.running.between import SharedBuffers, StepBytes, lives_of
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, ThreadedBlock, Turn, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started
-from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys, Maker
+from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys
 from stepnet.compiler.targets.cpu.running.finish import FinishCall
 from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
 from stepnet.compiler.targets.cpu.running.lengths import LengthTables, point_across
 from stepnet.compiler.targets.cpu.running.native import POINTERS
+from stepnet.compiler.targets.cpu.running.new_arrays import NewArrays
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
 from stepnet.compiler.targets.cpu.running.sequence_layout import NUMBERS
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
@@ -53,7 +55,7 @@ LARGE = 2**18
 """The size in bytes from which values that only kernels of a chain read have new arrays at each call."""
 MOST_PER_STEP = 16
 """The largest number of results for each step of a sequence in calls whose lengths are arguments."""
-Run = Callable[[Sequence[Any]], bool]
+Run = Callable[[list[Any]], bool]
 """A function that runs prepared calls on arrays. It returns False, having run nothing, if one of them is None
 or of a subclass of `numpy.ndarray`; it raises `InputError` if an index is outside its table.
 """
@@ -71,30 +73,26 @@ class PreparedChainCall:
     are arguments, with other lengths.
 
     zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
-    makers: allocate arrays that are new at each call: of wanted values, and of values between kernels.
-    sized: the same with the index of the number that each takes, if lengths are arguments: that of the
-        sequences, or of the steps along an axis.
-    joint: allocate further ones, of which several have one buffer.
+    new: allocates arrays that are new at each call: of wanted values, and of values between kernels.
     shared: the buffers of values between kernels whose sizes depend on lengths.
     wanted: the positions of the values that a call returns among these arrays.
-    outputs, rows: the positions at which the outputs and the results per row end among those values.
+    ends: the positions at which the outputs, the results per row and all results end among those values.
+    in_order: whether they are the first of these arrays, in order.
     rest: work for NumPy that follows, given the arrays of a call and these.
     axes: the axes of steps that are derived from that of the inputs, if lengths are arguments.
     limits: the smallest and the largest length of a sequence, if lengths are arguments; zeros if not.
-    run_on: runs the calls on the given arrays and those of `makers`.
+    run_on: runs the calls on the given arrays and new ones.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
     tables: the tables of the sequences along each axis of steps, if lengths are arguments.
     """
 
     zeros: tuple[Array | None, ...]
-    makers: tuple[Maker, ...]
-    sized: tuple[tuple[int, Maker], ...]
-    joint: tuple[Callable[[], list[Array]], ...]
+    new: NewArrays
     shared: SharedBuffers
     wanted: tuple[int, ...]
-    outputs: int
-    rows: int
+    ends: tuple[int, int, int]
+    in_order: bool
     rest: tuple[Rest, ...]
     axes: tuple[str, ...]
     limits: tuple[int, int]
@@ -145,7 +143,9 @@ class PreparedChainCall:
         axes, behind = [*tables], started.behind(prepared.shape.waves)
         shared, sharing = shared_of(kernels, links, prepared.shape.waves, behind, started, axes, anew)
         alone = [key for key in (*links.results, *anew) if key in kernels.makers and key not in sharing]
-        made = [*alone, *chain.from_iterable(keys for keys, _ in joint), *sharing]
+        new = NewArrays.of(kernels, alone, joint, axes)
+        made = [*new.keys, *sharing]
+        wanted = tuple(map(made.index, links.results))
         order = {key: place for place, key in enumerate((*links.inputs, *made))}
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
@@ -167,16 +167,14 @@ class PreparedChainCall:
                 behind[0] = form.finish.changed(keys.nodes, keys.of_functions, fixed, order)
                 if form.finish.rest or form.finish.copied:
                     rest.append(rest_of(form.finish, keys, kept, order))
-        run = runner(prepared, addresses, sources, len(order) + len(first), behind, first)
+        run = runner(prepared, addresses, sources, behind, first)
         return cls(
             tuple(map(kernels.zeros.get, links.inputs)),
-            tuple(kernels.makers[key] for key in alone),
-            tuple((size_of(axes, kernels.grows.get(key)), kernels.makers[key]) for key in alone),
-            tuple(several for _, several in joint),
+            new,
             shared,
-            tuple(map(made.index, links.results)),
-            links.outputs,
-            links.rows,
+            wanted,
+            (links.outputs, links.rows, len(wanted)),
+            wanted == tuple(range(len(wanted))),
             tuple(rest),
             tuple(positions)[1:],
             limits,
@@ -208,25 +206,29 @@ class PreparedChainCall:
         memories filled with zeros, only if the first try refuses them.
         """
         if places is None:
-            lengths, counts, made = (), (), [new() for new in self.makers]
-        else:
-            if self.axes:
-                lengths, counts = self.write(places)
-            else:  # at once
-                table, *counts = places
-                self.tables[0].write(*counts, len(table))
-                lengths = (table,)
-            made = [new(counts[size]) for size, new in self.sized]
-        for several in self.joint:
+            tables, counts, rows = (), (), 0
+        elif self.axes:
+            tables, counts = self.write(places)
+            rows = counts[0]
+        else:  # at once
+            table, rows, total = places
+            self.tables[0].write(rows, total, len(table))
+            tables, counts = (table,), (rows, total)
+        _, along_steps, _, makers, joint = self.new
+        made = [new(counts[size]) for size, new in along_steps]
+        made.extend(map(call, makers.get(rows) or self.new.makers_for(rows)))
+        for several in joint:
             made += several()
         if self.shared.order:
             made += self.shared.arrays(counts[1:])
-        if not self.run_on([*given, *made, *lengths]):
-            self.run_on([*with_zeros(given, self.zeros), *made, *lengths])
+        if not self.run_on([*given, *made, *tables]):
+            self.run_on([*with_zeros(given, self.zeros), *made, *tables])
         for rest in self.rest:
             rest([*with_zeros(given, self.zeros), *made])
-        results = [made[place] for place in self.wanted]
-        return Results(results[: self.outputs], results[self.outputs : self.rows], results[self.rows :])
+        if not self.in_order:
+            made = [made[place] for place in self.wanted]
+        outputs, rows, end = self.ends
+        return Results(made[:outputs], made[outputs:rows], made[rows:end])
 
     def write(self, places: Places) -> tuple[list[Array], Sequence[int]]:
         """Writes the places of a call's sequences to the tables of all axes of steps. Returns the arrays that
@@ -321,13 +323,6 @@ def axis_of(task: AcrossTask) -> str:
     return "" if task.across.source.extent == CONST else task.across.extents[0][-1]
 
 
-def size_of(axes: Sequence[str], axis: str | None) -> int:
-    """Returns the index of the size of a result among the number of sequences and those of the steps along
-    each axis. axis: that of the result; None for one with a value per sequence, or of a fixed size.
-    """
-    return 0 if axis is None else 1 + axes.index(axis)
-
-
 def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
     """Returns the arrays that a call gives as plain arrays, with zeros in place of missing initial memories
     (recurrent states), which are None.
@@ -384,7 +379,6 @@ def runner(
     prepared: PreparedChain,
     fixed: Sequence[list[int]],
     sources: Sequence[Sources],
-    count: int,
     behind: Mapping[int, Sequence[ParallelCalls]],
     first: Sequence[ParallelCalls] = (),
 ) -> Run:
@@ -395,7 +389,6 @@ def runner(
     fixed: for each kernel, the addresses of all its arrays, in the order of its arguments; any number for
         arrays that change from call to call.
     sources: for each kernel, the arguments that change, each with the index of its address.
-    count: the number of arrays.
     behind: the other tasks (repeats and reductions over steps, contracts and sums), by the wave (kernels that
         run at the same time) after which they run.
     first: the tasks that run before all others.
@@ -419,7 +412,7 @@ def runner(
                 turns.append(turn_of_wave(prepared, wave, sources))
             turns += [turn_of(task, wave) for task in behind.get(wave, ())]
         kind = CallBlock if all(turn.group is None for turn in turns) else ThreadedBlock
-        return kind(turns, count, prepared.reach, prepared.natives[0].processor).run
+        return kind(turns, prepared.reach, prepared.natives[0].processor).run
 
     def run(arrays: Sequence[Array]) -> bool:
         """Runs a prepared call on these arrays: writes their addresses to the argument words that change, and

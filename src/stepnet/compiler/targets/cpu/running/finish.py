@@ -9,15 +9,14 @@ In a prepared call the tasks follow the loop in one block (`call_block.py`). Row
 sequence and step by step. So results do not depend on the layout of the call, its lanes or its threads.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from stepnet.compiler.net.ir import Node
+from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.plan import Plan
@@ -32,6 +31,7 @@ from stepnet.compiler.targets.cpu.products.constants import Values
 from stepnet.compiler.targets.cpu.products.contract import Contract, contract
 from stepnet.compiler.targets.cpu.running.sums import Sums, reduced
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
+from stepnet.compiler.values.records import dataclass
 
 if TYPE_CHECKING:  # few plans have functions of totals
     from stepnet.compiler.targets.cpu.lower.totals import TotalFunctions
@@ -123,7 +123,8 @@ class FinishCall:
         other values.
     where: the array of each node that has one.
     of_functions: the arrays that functions of totals read and write.
-    tasks: the machine code of nodes that have some.
+    tasks: the machine code of nodes that have some, by these nodes: contracts that share an operand are one
+        task.
     functions: the machine code of functions of totals, which reads results of tasks; None if there are none.
     rest: the nodes that NumPy computes. They read results of machine code, which reads none of theirs.
     copied: the totals that only NumPy writes, as they are constants or equal to others: nodes, and positions
@@ -155,11 +156,11 @@ class FinishCall:
             if number in self.plan.total:
                 self.where.setdefault(number, ("totals", place))
         late = *self.plan.reduced, *self.plan.total
-        self.tasks = {number: self.task(net.nodes[number]) for number in late if number in finish.tasks}
-        for number in self.tasks:
+        by_code, self.functions = {number for number in late if number in finish.tasks}, None
+        self.tasks = {numbers: self.task(numbers) for numbers in joined(net, by_code)}
+        for number in sorted(by_code):
             if number not in self.where:
                 self.slot(number)
-        by_code, self.functions = set(self.tasks), None
         self.of_functions = list[Slot]()
         if (functions := finish.functions) is not None:
             by_code |= functions.numbers
@@ -192,17 +193,31 @@ class FinishCall:
         self.where.setdefault(number, found)
         return found
 
-    def task(self, node: Node) -> Contract | Sums:
+    def task(self, numbers: Sequence[int]) -> Contract | Sums:
         """Prepares the machine code of a reduction over steps, or of a total (over all rows), for the
-        sequences of the call. The node is one of those that have machine code (`tasks_of`).
+        sequences of the call.
+
+        numbers: the node, one of those that have machine code (`tasks_of`), or several contracts (sums of
+            outer products) that share operands.
         """
-        types = [self.plan.net.type_of(number) for number in node.inputs]
+        net, node = self.plan.net, self.plan.net.nodes[numbers[0]]
+        types = [net.type_of(number) for number in node.inputs]
         places = self.places if types[0].extent == STEPS else np.arange(self.positions.rows)
-        if node.type.extent == CONST or node.operation == "contract":
+        if node.operation == "contract":
+            products = [net.nodes[number].inputs for number in numbers]
+            by_number = {number: net.type_of(number) for operands in products for number in operands}
             offsets = self.offsets if node.type.extent == ROWS else None
-            return total_task(node, types, places, self.processor, offsets)
+            return contract_task(node, products, by_number, places, self.processor, offsets)
+        if node.type.extent == CONST:
+            return total_task(node, types, places, self.processor)
         how: str = node.attributes["how"]
         return Sums(types[0].size, types[0].dtype, places, self.offsets, self.processor, how)
+
+    def arrays_of(self, numbers: Sequence[int]) -> list[int]:
+        """Lists the nodes whose arrays a task reads and writes, in the order of its arguments. numbers: the
+        nodes that the task computes.
+        """
+        return [n for number in numbers for n in (*self.plan.net.nodes[number].inputs, number)]
 
     def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T], list[T]]:
         """Selects the arrays of the work after the loop, or other data on arrays such as their keys, from
@@ -236,8 +251,8 @@ class FinishCall:
         fixed: the addresses of the arrays that all runs share, by key.
         order: for each array that changes from run to run, the index of its address among those of a run.
         """
-        for number, task in self.tasks.items():
-            task.change([keys[n] for n in (*self.plan.net.nodes[number].inputs, number)], fixed, order)
+        for numbers, task in self.tasks.items():
+            task.change([keys[n] for n in self.arrays_of(numbers)], fixed, order)
         if self.functions is None:
             return [*self.tasks.values()]
         self.functions.change(of_functions, fixed, order)
@@ -251,9 +266,9 @@ class FinishCall:
         values: the arrays of the call by node, and the constants that the nodes read.
         of_functions: the arrays that functions of totals read and write; none to leave these out.
         """
-        for number in (number for number in numbers if number in self.tasks):
-            task, read = self.tasks[number], self.plan.net.nodes[number].inputs
-            arrays = [np.ascontiguousarray(values[n]) for n in (*read, number)]
+        for computed in (computed for computed in self.tasks if computed[0] in numbers):
+            task = self.tasks[computed]
+            arrays = [np.ascontiguousarray(values[n]) for n in self.arrays_of(computed)]
             task.point(*map(pointer, arrays))
             task()
         if self.functions is not None and of_functions:
@@ -308,28 +323,60 @@ class FinishCall:
                 task.release()
 
 
-def total_task(
+def joined(net: Net, numbers: Collection[int]) -> list[tuple[int, ...]]:
+    """Groups nodes that machine code computes after a loop: contracts (sums of outer products) over the same
+    steps that share an operand are one task, which packs it once. Returns the nodes of each task, in order.
+
+    net: the net of the nodes. numbers: the nodes.
+    """
+    tasks, task_of = list[list[int]](), dict[Hashable, list[int]]()
+    for number in sorted(numbers):
+        node, keys = net.nodes[number], list[Hashable]()
+        if node.operation == "contract" and net.type_of(node.inputs[0]).extent == STEPS:
+            kind = node.type.extent, node.attributes.get("weights")
+            keys += [(kind, place, operand) for place, operand in enumerate(node.inputs)]
+        task = next((task_of[key] for key in keys if key in task_of), None)
+        if task is None:
+            tasks.append(task := [])
+        task.append(number)
+        task_of |= dict.fromkeys(keys, task)
+    return [*map(tuple, tasks)]
+
+
+def contract_task(
     node: Node,
-    types: Sequence[Type],
+    products: Sequence[tuple[int, ...]],
+    types: Mapping[int, Type],
     places: Array,
     processor: Processor,
-    offsets: Array | None = None,
-) -> Contract | Sums:
-    """Prepares the machine code of a total (a value over all rows), or of a contract for each sequence: of
-    one for which there is some, as `is_task` tells. Returns a `Contract` for the gradient of a weight, else
-    `Sums`.
+    offsets: Array | None,
+) -> Contract:
+    """Prepares the machine code of a contract (a sum of outer products), the gradient of a weight, or of
+    several whose operands have the same rows.
+
+    node: one of them. products: the numbers of the left and the right operand of each.
+    types: the types of the operands, by number. places: the indices of their rows, in order.
+    offsets: where each sequence begins among these, and the end, for a sum for each; None for one over all.
+    """
+    type_ = types[products[0][0]]
+    count = prod(type_.shape[:-1])
+    if len(type_.shape) > 1:
+        places = (places[:, None] * count + np.arange(count)).ravel()
+        offsets = None if offsets is None else offsets * count
+    columns = {number: own.shape[-1] for number, own in types.items()}
+    weights = node.attributes.get("weights")
+    return Contract(products, columns, type_.dtype, places, processor, weights, offsets)
+
+
+def total_task(node: Node, types: Sequence[Type], places: Array, processor: Processor) -> Contract | Sums:
+    """Prepares the machine code of a total (a value over all rows), of one for which there is some, as
+    `is_task` tells. Returns a `Contract` for the gradient of a weight, else `Sums`.
 
     node: the node. types: those of its operands. places: the indices of the operands' rows, in order.
-    offsets: where each sequence begins among these, and the end, for a contract; None for one sum over all.
     """
-    dtype, size = types[0].dtype, types[0].size
     if node.operation == "contract":
-        (*lead, left), (*_, right) = (type_.shape for type_ in types)
-        if lead:
-            places = (places[:, None] * prod(lead) + np.arange(prod(lead))).ravel()
-            offsets = None if offsets is None else offsets * prod(lead)
-        return Contract(left, right, dtype, places, processor, node.attributes.get("weights"), offsets)
-    how: str = node.attributes["how"]
+        return contract_task(node, [(0, 1)], dict(enumerate(types)), places, processor, None)
+    dtype, size, how = types[0].dtype, types[0].size, node.attributes["how"]
     one = how == "sum" and size == 1 and len(places) >= ABREAST and dtype in FLOATS
     return Sums(size, dtype, places, np.array([0, len(places)]), processor, "pairwise" if one else how)
 

@@ -49,8 +49,7 @@ WORDS = (
 """The argument words of the function that fills the tables.
 
 rows, total, entries, given: of a call, the number of sequences, that of the entries of its arrays, that of
-    the entries of the table that says where its sequences lie (`Places`), and the pointer to this. `CHANGING`
-    are written by each call.
+    the entries of the table that says where its sequences lie (`Places`), and the pointer to this.
 layout: the index in `LAYOUTS` of the way in which sequences lie.
 most: the largest number of sequences. shortest, longest: the smallest and the largest length of one.
 starts, lengths, steps, memory, laid, all: the pointers to the tables that it writes: the first entry of each
@@ -60,7 +59,6 @@ lanes: the largest number of lanes.
 shares, share_count: the pointer to the shares of the lanes that threads have (`SHARE`), and their number.
 ends, end_count: the pointer to the copies of numbers of steps (`END`), and their number.
 """
-CHANGING = 3
 ALL = ("begin", "end", "steps")
 """The words of a lane that has all sequences, in order: 0 and their number, and the steps of all of them."""
 UNFIT = -1
@@ -120,7 +118,7 @@ class LengthTables:
         self.words = self.numbers[None, : len(WORDS)]
         self.fixed = {"layout": [*LAYOUTS].index(layout.name), "most": most}
         self.fixed |= {"shortest": shortest, "longest": longest}
-        self.write = partial(Struct(f"{CHANGING}q").pack_into, view(self.numbers), 0)
+        self.write = partial(Struct("3q").pack_into, view(self.numbers), 0)  # rows, total and entries
         self.total = self.at["words"] + 8 * WORDS.index("total")
 
     def fit(self, prepared: PreparedChain, follow: Sequence[str]) -> bool:

@@ -9,7 +9,6 @@ tile of queries with all keys.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from stepnet.compiler.plan.waves import pairs_extent
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.tiles import Tile, tiles
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 SLOT = 8
 """The bytes of a number of a query that is kept until its sums over keys are complete."""

@@ -1,7 +1,6 @@
 """Prepared chains: the workspaces of calls of one shape, and the tasks that run them wave by wave."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from stepnet.compiler.plan.waves import Waves
@@ -15,6 +14,7 @@ from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.targets.watching import watching
+from stepnet.compiler.values.records import dataclass
 
 # Machine code returns to Python after this many seconds, so that interrupts are handled.
 SLICE = 0.05

@@ -104,8 +104,7 @@ class ScheduleBlock:
         groups = any(turn.group is not None for turn in writer.turns)
         reach: Any = StepReach(writer.steps, call.positions.rows)
         self.constants, self.after = writer.constants, writer.after
-        count = writer.first_constant + len(writer.constants)
-        self.block = (ThreadedBlock if groups else CallBlock)(writer.turns, count, reach, processor)
+        self.block = (ThreadedBlock if groups else CallBlock)(writer.turns, reach, processor)
         self.held, self.bytes = (call, writer.held, writer.memory, writer.scratch), writer.bytes
 
     def result(

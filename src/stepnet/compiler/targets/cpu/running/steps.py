@@ -54,10 +54,14 @@ class Share(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """Division of the rows of a step among threads: prepared workspaces, and the share of rows of each."""
+    """Division of the rows of a step among threads: prepared workspaces, and the share of rows of each.
+
+    numbers: the positions of the rows among those of the step.
+    """
 
     prepared: PreparedChain
     shares: tuple[Share, ...]
+    numbers: Array
 
 
 class RowSteps:
@@ -81,15 +85,15 @@ class RowSteps:
         current contents of the arrays. It is valid until the next call of `of`.
         """
         count = len(rows)
-        self.starts[rows] = np.arange(count)
         arranged = self.arranged.get(count)
         if arranged is None:
             if len(self.arranged) >= MOST_COUNTS:
                 self.arranged.clear()
             arranged = self.arranged[count] = self.arrange(count)
-        prepared, shares = arranged
+        prepared, shares, numbers = arranged
+        self.starts[rows] = numbers
         for share in shares:
-            share.order[...] = rows[share.own]
+            rows.take(share.own, out=share.order, mode="clip")  # needs no buffer
         if self.latest.get(id(prepared)) is not arranged:
             self.latest.pop(id(prepared), None)  # an interrupt may leave a mixture of both
             for share in shares:
@@ -137,7 +141,7 @@ class RowSteps:
             tables = order, part.first, part.steps, self.starts, self.lengths, self.numbers
             words = int(part.steps[0]), *map(pointer, tables)
             shares.append(Share(space, order, part.order, part.count, words, part))
-        return Arranged(prepared, tuple(shares))
+        return Arranged(prepared, tuple(shares), np.arange(count))
 
     def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
         """Returns the workspaces (scratch memory) for `sets` threads of at most `room` rows each, made at

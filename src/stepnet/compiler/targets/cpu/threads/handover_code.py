@@ -1,7 +1,6 @@
 """The machine code of the handover of tasks between threads; see `handover`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from llvmlite import ir
@@ -27,6 +26,7 @@ from stepnet.compiler.targets.cpu.threads.handover import (
 )
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.system_code import write_ticks, write_yield
+from stepnet.compiler.values.records import dataclass
 
 
 def write_handover(processor: Processor) -> ir.Module:

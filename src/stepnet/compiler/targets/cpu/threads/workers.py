@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 
 import numpy as np
@@ -28,6 +28,8 @@ from stepnet.compiler.targets.cpu.threads.handover import (
     TASK_FIELDS,
     handover_functions,
 )
+from stepnet.compiler.targets.limits import limit, processors
+from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
 MOST, ASKED, CAME, WORKED, WAITED = map(GROUP_FIELDS.index, ("most", "asked", "came", "worked", "waited"))
@@ -275,6 +277,47 @@ class WorkerPool:
         while task_group.lead():
             on_pause()
 
+    @contextmanager
+    def apart(self) -> Generator[None]:
+        """Context for measurements, in which the calling thread stays on its processor, and the workers on
+        others: if the system moved it to that of a worker, they would take turns. Does nothing where the
+        system cannot keep them there.
+        """
+        # Both are read once per process: before the affinity of this thread changes.
+        limit()
+        processors()
+        current, count = current_processor(), threads()
+        allowed = set[int]() if current is None else os.sched_getaffinity(0)
+        if current is None or min(count, len(allowed)) < 2:
+            yield
+            return
+        self.make_ready(count - 1)
+        own = {current()}
+        try:
+            self.keep_on(own, allowed - own)
+            yield
+        finally:
+            self.keep_on(allowed, allowed)
+
+    def keep_on(self, own: set[int], others: set[int]) -> None:
+        """Lets the calling thread run on some processors, `own`, and the workers on `others`, as far as the
+        system allows.
+        """
+        pairs = [(0, own), *((worker.thread, others) for worker in self.workers)]
+        for thread, chosen in pairs:
+            with suppress(OSError):  # as in a container, or where a thread has ended
+                os.sched_setaffinity(thread, chosen)
+
+    def timed(self, call: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> float | None:
+        """Times a call, with all its threads, also if some were late before. Returns its seconds; None if a
+        thread was late again, so that the call had fewer. now: the clock.
+        """
+        lateness = self.lateness = Lateness()
+        begun = now()
+        call()
+        seconds = now() - begun
+        return None if lateness.was_late else seconds
+
     def make_ready(self, count: int) -> None:
         """Starts threads until there are `count` workers (threads that wait for tasks), and lets those that
         sleep wake on other processors than the caller's.
@@ -325,12 +368,15 @@ class ParallelCalls:
     first_array: the index of the first of them in a row.
     sources: the arguments that change in a prepared call, by their index in the rows laid end to end, and the
         index of the address of each among those of the call.
+    arrayed: the number of rows of each task that have arrays of their own.
     """
 
-    first_array = 0
+    first_array, arrayed = 0, 1
     sources: Sequence[tuple[int, int]] = ()
 
-    def __init__(self, function: NativeFunction, arguments: Array, first_rows: Array | None = None) -> None:
+    def __init__(
+        self, function: NativeFunction, arguments: Array, first_rows: Iterable[int] | None = None
+    ) -> None:
         """Makes the tasks: one for each row of `arguments`, or one for each index in `first_rows`, of several
         rows from that one on.
         function: the machine code that each calls with the pointer to its first row.
@@ -347,8 +393,10 @@ class ParallelCalls:
         return True
 
     def point(self, *addresses: int) -> None:
-        """Writes the addresses of arrays to each row of arguments of the calls."""
-        self.arguments[:, self.first_array :][:, : len(addresses)] = addresses
+        """Writes the addresses of arrays to the arguments of each task: those of its first row, and so on."""
+        rows, first, count = self.arrayed, self.first_array, len(addresses) // self.arrayed
+        by_task = self.arguments.reshape(-1, rows, self.arguments.shape[1])
+        by_task[:, :, first : first + count] = np.reshape(addresses, (rows, count))
 
     def change(
         self, keys: Sequence[Hashable], fixed: Mapping[Hashable, int], order: Mapping[Hashable, int]
@@ -361,8 +409,10 @@ class ParallelCalls:
         order: for each array that changes from run to run, the index of its address among those of a run.
         """
         self.point(*(fixed.get(key, 0) for key in keys))
-        begins = range(self.first_array, self.arguments.size, self.arguments.shape[1])
-        changing = [(word, order[key]) for word, key in enumerate(keys) if key in order]
+        count, width = len(keys) // self.arrayed, self.arguments.shape[1]
+        words = [place // count * width + place % count for place in range(len(keys))]
+        changing = [(word, order[key]) for word, key in zip(words, keys, strict=True) if key in order]
+        begins = range(self.first_array, self.arguments.size, width * self.arrayed)
         self.sources = [(begin + word, source) for begin in begins for word, source in changing]
 
     def __call__(self) -> None:

@@ -266,7 +266,7 @@ class Code(LineBuilder):
         before = self.block
         self.branch(head)
         self.position_at_end(head)
-        index = self.phi(I64)
+        index = self.phi(start.type)
         index.add_incoming(start, before)
         self.cbranch(self.icmp_signed("<", index, stop), body, after)
         self.position_at_end(body)
@@ -302,7 +302,7 @@ class Code(LineBuilder):
         before, head, after = self.block, self.append_basic_block("turn"), self.append_basic_block("carried")
         self.branch(head)
         self.position_at_end(head)
-        index, values = self.phi(I64), [self.phi(value.type) for value in initial]
+        index, values = self.phi(self.number(0).type), [self.phi(value.type) for value in initial]
         if not runs:
             body = self.append_basic_block("body")
             self.cbranch(self.icmp_signed("<", index, stop), body, after)

@@ -16,7 +16,6 @@ serves every width and processor; on all processors with a fused multiply-add, r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import factorial, inf, nan, sqrt
@@ -27,6 +26,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.writing.code import Code, is_single
 from stepnet.compiler.targets.cpu.writing.series import chebyshev, economised, economised_even
+from stepnet.compiler.values.records import dataclass
 
 LN_2 = Fraction("0.693147180559945309417232121458176568")
 TWO_OVER_ROOT_PI = Fraction("1.128379167095512573896158903121545172")

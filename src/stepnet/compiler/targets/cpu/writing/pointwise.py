@@ -247,24 +247,46 @@ def identity(code: Code, node: Node, x: ir.Value) -> ir.Value:
     return x
 
 
-def logical_and(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes code that tells, for each element, whether both operands are true."""
+def bits_and(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Writes code for the bits that both operands have: of booleans, whether both are true."""
     return code.and_(a, b)
 
 
-def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes code that tells, for each element, whether at least one operand is true."""
+def bits_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Writes code for the bits that at least one operand has: of booleans, whether one is true."""
     return code.or_(a, b)
 
 
-def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes code that tells, for each element, whether exactly one operand is true."""
+def bits_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Writes code for the bits that exactly one operand has: of booleans, whether one alone is true."""
     return code.xor(a, b)
 
 
 def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
     """Writes code that tells, for each element, whether the operand is false."""
     return code.xor(x, code.splat(x.type, 1))
+
+
+def invert(code: Code, node: Node, x: ir.Value) -> ir.Value:
+    """Writes code that flips all bits of each integer."""
+    return code.xor(x, code.splat(x.type, -1))
+
+
+def left_shift(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Writes code that shifts the bits of integers to the left: by their width or more, or by a negative
+    number, it gives 0, as in NumPy.
+    """
+    zero, last = code.splat(a.type, 0), code.splat(a.type, 63 if element_type(a.type) == I64 else 31)
+    inside = code.icmp_unsigned("<=", b, last)
+    return code.select(inside, code.shl(a, code.select(inside, b, zero)), zero)
+
+
+def right_shift(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Writes code that shifts the bits of integers to the right, with copies of the sign bit before them: by
+    their width or more, or by a negative number, all bits are that bit, as in NumPy.
+    """
+    last = code.splat(a.type, 63 if element_type(a.type) == I64 else 31)
+    return code.ashr(a, code.select(code.icmp_unsigned("<=", b, last), b, last))
 
 
 def where(code: Code, node: Node, condition: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -287,10 +309,16 @@ POINTWISE: dict[str, Emit] = {
     "less_equal": compare("<="),
     "greater": compare(">"),
     "greater_equal": compare(">="),
-    "logical_and": logical_and,
-    "logical_or": logical_or,
-    "logical_xor": logical_xor,
+    "logical_and": bits_and,
+    "logical_or": bits_or,
+    "logical_xor": bits_xor,
     "logical_not": logical_not,
+    "bitwise_and": bits_and,
+    "bitwise_or": bits_or,
+    "bitwise_xor": bits_xor,
+    "invert": invert,
+    "left_shift": left_shift,
+    "right_shift": right_shift,
     "where": where,
     "negative": negative,
     "absolute": absolute,

@@ -8,11 +8,11 @@ keeps, in its last bit, whether anything was lost. A NaN stays one, quiet and of
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.writing.code import I16, I32, Code, is_single, register_type, width_of
+from stepnet.compiler.values.records import dataclass
 
 ABSOLUTE, INFINITY = 0x7FFFFFFF, 0x7F800000
 

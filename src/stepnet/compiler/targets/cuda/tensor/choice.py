@@ -1,7 +1,7 @@
 """The choice among loops on tensor cores: all schedules that fit a device, by their estimated times."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 from stepnet.compiler.plan.plan import Plan
@@ -19,6 +19,7 @@ from stepnet.compiler.targets.cuda.tensor.shape import (
 )
 from stepnet.compiler.targets.cuda.tensor.step import TensorStep
 from stepnet.compiler.targets.cuda.tensor.writing import loop_code
+from stepnet.compiler.values.records import dataclass
 
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)
 """The blocks of a group that are tried, besides one."""
@@ -118,6 +119,9 @@ def shapes(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iterato
         if whole.threads > 1024 or whole.instructions > LONGEST:
             continue
         shape = fitted(step, schedule, device)
+        does_not_fit = shape.misfit(device) is not None
+        if does_not_fit and schedule.exchange == "tagged" and schedule.parts == MANY_PARTS:
+            shape = fitted(step, replace(schedule, places=0), device)
         if shape.misfit(device) is None and without_operands(shape, device) <= limit(shape, device):
             yield shape
 

@@ -12,13 +12,14 @@ take. The facts of the H100 were fitted to the kernels of docs/design/gpu.md; th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import ceil, log2
 
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.lanes import LanePace
 from stepnet.compiler.targets.cuda.tensor.shape import ROWS, TensorShape
 from stepnet.compiler.targets.cuda.tensor.step import TensorStep
+from stepnet.compiler.values.records import dataclass
 
 PACKED_READ = 6
 """The instructions that read an operand of values that is kept in bfloat16, as counted."""
@@ -170,7 +171,7 @@ def multiplying(shape: TensorShape) -> float:
 def read_bytes(shape: TensorShape) -> int:
     """Returns the bytes of weights and left operands that a block reads from shared memory at each step."""
     depth = sum(shape.depth(each, left) for each in shape.step.sums.values() for left in each.lefts)
-    return shape.away * shape.operand_bytes + depth * shape.threads * 8
+    return shape.away * shape.operand_bytes + (0 if shape.is_direct else depth * shape.threads * 8)
 
 
 def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
@@ -180,6 +181,7 @@ def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
     if cost is None:
         return count * facts.barrier
     pieces = sum(shape.published_bytes(left) for left in shape.step.lefts) / 16
+    pieces *= shape.tiles if shape.is_direct else 1  # all warps of a part read them
     pieces *= {"tagged": 2.0, "cluster": (blocks - 1) / blocks}.get(shape.schedule.exchange, 1.0)
     return count * (facts.barrier + cost.alone + cost.doubling * log2(blocks)) + cost.pieces * pieces / 1000
 

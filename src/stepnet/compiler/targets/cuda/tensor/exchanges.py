@@ -38,7 +38,10 @@ class ExchangeWriter(PlacesWriter):
                     with self.by_publishers(left):
                         self.tag(left, value, parity_of(left), turn)
             for left in shown:
-                self.fetch_tagged(left, parity_of(left), turn)
+                if self.shape.is_direct:
+                    self.marks[left] = self.low(self.add(turn, self.number(1)))
+                else:
+                    self.fetch_tagged(left, parity_of(left), turn)
             self.barrier()
             return
         grid = self.schedule.exchange == "grid"
@@ -154,25 +157,40 @@ class ExchangeWriter(PlacesWriter):
         def copy(pieces: list[Value]) -> None:
             """Writes the copy of some pieces of 16 bytes, which are read again until all have come."""
             offsets = [self.mul(piece, self.number(8)) for piece in pieces]
-            read, again, after = (self.append_basic_block(name) for name in ("read", "again", "come"))
-            self.branch(read)
-            self.position_at_end(read)
-            there = [self.exchanged(self.add(first, offset)) for offset in offsets]
-            tagged = [self.tagged_piece(place, mark) for place in there]
-            come: Value = ir.Constant(I1, 1)
-            for _, has_come in tagged:
-                come = self.and_(come, has_come)
-            self.cbranch(come, after, again)
-            self.position_at_end(again)
-            self.function_call("pause", VOID, [])
-            self.branch(read)
-            self.position_at_end(after)
-            for offset, (words, _) in zip(offsets, tagged, strict=True):
+            come = self.come([self.add(first, offset) for offset in offsets], mark)
+            for offset, words in zip(offsets, come, strict=True):
                 for place, word in enumerate(words):
                     at = self.add(self.add(own, offset), self.number(4 * place))
                     self.write(word, self.shared(at), 4)
 
         self.by_pieces(self.shape.published_bytes(left) // 8, copy)
+
+    def come(self, offsets: Sequence[Value], mark: Value) -> list[Elements]:
+        """Writes reads of 16 bytes of tagged values at offsets among the states in the memory of the group,
+        again and again until the tags of all are the mark; returns the two words of values of each.
+        """
+        read, again, after = (self.append_basic_block(name) for name in ("read", "again", "come"))
+        self.branch(read)
+        self.position_at_end(read)
+        tagged = [self.tagged_piece(self.exchanged(offset), mark) for offset in offsets]
+        come: Value = ir.Constant(I1, 1)
+        for _, has_come in tagged:
+            come = self.and_(come, has_come)
+        self.cbranch(come, after, again)
+        self.position_at_end(again)
+        self.function_call("pause", VOID, [])
+        self.branch(read)
+        self.position_at_end(after)
+        return [words for words, _ in tagged]
+
+    def direct(self, left: int, parity: Value, units: Sequence[Value]) -> list[Value]:
+        """Writes reads of the thread's numbers of units of a left operand from the second cache, where other
+        blocks have published them. A read has those of two sequences, of which one is the thread's.
+        """
+        is_second = self.icmp_signed("!=", self.and_(self.quad, self.number(1)), self.number(0))
+        first = self.sub(self.quad, self.and_(self.quad, self.number(1)))
+        offsets = [self.state_offset(left, parity, unit, first) for unit in units]
+        return [self.select(is_second, b, a) for a, b in self.come(offsets, self.marks[left])]
 
     def tagged_piece(self, address: Value, mark: Value) -> tuple[Elements, Value]:
         """Writes a read of 16 bytes of tagged values; returns two words of values, and whether their tags are

@@ -9,8 +9,9 @@ So weights of 16 bits take half the registers and shared memory, and values keep
 values may be rounded, the last two are tf32-bfloat16 and tf32-float16.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+from stepnet.compiler.values.records import dataclass
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 """The numbers that float32 is multiplied as."""

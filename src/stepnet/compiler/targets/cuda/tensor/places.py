@@ -8,16 +8,17 @@ a sum meet at a barrier of their own.
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.writing.code import I32, I64
+from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.codes import ENDING_WORDS, LOOP_WORDS
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.lane_code import lane_at
 from stepnet.compiler.targets.cuda.tensor.shape import COUNTER_BYTES, ROWS, UNITS, TensorShape
 from stepnet.compiler.targets.cuda.writer import KernelWriter, Value
+from stepnet.compiler.values.records import dataclass
 
 Elements = list[Value]
 """A value of the step as a thread holds it, or the 4 sums of a product."""
@@ -75,6 +76,7 @@ class PlacesWriter(KernelWriter):
         first = self.mul(self.share, number(shape.tiles))
         self.tile = self.mul(self.add(first, self.local_tile), number(UNITS))
         own = self.part if parts <= 4 else self.and_(self.part, number(3))
+        self.marks = dict[int, Value]()  # the number of the exchange of each left operand
         self.places = [
             self.add(self.mul(own, number(shape.elements)), number(e)) for e in range(shape.elements)
         ]
@@ -113,9 +115,13 @@ class PlacesWriter(KernelWriter):
         """Writes whether a value has a unit; None if it has all."""
         return None if size == self.shape.width else self.icmp_signed("<", unit, self.number(size))
 
-    def read_features(self, n: int, array: str, indices: Sequence[Value]) -> Elements:
-        """Writes loads of a thread's elements of a value from an array of values [features]. indices: of the
-        value in the array, for each element.
+    def read_features(
+        self, n: int, array: str, indices: Sequence[Value], given: str | None = None
+    ) -> Elements:
+        """Writes loads of a thread's elements of a value from an array of values [features].
+
+        indices: of the value in the array, for each element. given: the dtype of the array; None for that of
+        the value.
         """
         origin, first = self.step.origin(n)
         size, whole, dtype = self.step.size(n), self.step.size(origin), self.step.dtype(n)
@@ -123,7 +129,8 @@ class PlacesWriter(KernelWriter):
         for unit, index in zip(self.units, indices, strict=True):
             feature = self.add(self.feature(size, unit), self.number(first))
             place = self.add(self.mul(index, self.number(whole)), feature)
-            found.append(self.read_element(dtype, self.pointer(array), place))
+            element = self.read_element(given or dtype, self.pointer(array), place)
+            found.append(converted(self, element, given or dtype, dtype))
         return found
 
     # ---- sequences

@@ -18,6 +18,8 @@ ROUNDED = ("tf32", "tf32-float16")
 """The numbers of which each is one of tf32, and not two."""
 TF32_HALF = 1 << 12
 """Half of the last digit of a number of tf32, among the bits of float32."""
+READ_AT_ONCE = 4
+"""The operands of values that a warp reads from the second cache before it multiplies them."""
 Operand = Value | Elements | list[Elements]
 """A warp's operand of weights: the address of 16 bytes for each thread; registers with these; or registers
 that are multiplied.
@@ -173,14 +175,24 @@ class TensorProductWriter(ExchangeWriter):
         numbers = self.shape.numbers(each)
         for place, left in enumerate(each.lefts):
             depth = 0 if self.schedule.without == "products" else self.shape.depth(each, left)
-            first_k = self.first_k(each, left)
+            first_k, read = self.first_k(each, left), list[Elements]()
             for k in range(depth):
-                units = [self.ks(first_k, numbers, k, half) for half in (0, 1)]
-                b = [self.values_of(self.read_state(left, parity_of[left], its), numbers) for its in units]
+                if not read:
+                    some = range(k, min(depth, k + READ_AT_ONCE if self.shape.is_direct else k + 1))
+                    units = [self.ks(first_k, numbers, n, half) for n in some for half in (0, 1)]
+                    read = self.read_states(left, parity_of[left], units)
+                b = [self.values_of(read.pop(0), numbers) for _ in range(2)]
                 for gate in range(each.results):
                     self.multiply(chains[gate], self.operand(each, gate, place, k), b, k, each)
         totals = [self.total(its) for its in chains]
         return totals if self.schedule.parts == 1 else self.joined(totals, first)
+
+    def read_states(self, left: int, parity: Value, units: list[list[Value]]) -> list[Elements]:
+        """Writes the loads of the numbers of some of a thread's registers, see `read_state`."""
+        if not self.shape.is_direct:
+            return [self.read_state(left, parity, its) for its in units]
+        found = iter(self.direct(left, parity, [unit for its in units for unit in its]))
+        return [[next(found) for _ in its] for its in units]
 
     def read_state(self, left: int, parity: Value, units: list[Value]) -> Elements:
         """Writes the loads of the numbers of a thread's register of an operand: units of a left operand. If

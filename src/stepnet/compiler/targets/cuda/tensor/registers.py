@@ -25,6 +25,8 @@ READ = {"float32": 2, "tf32": 1, "bfloat16": 1}
 """Registers for each operand of weights, as values are read for several of them at a time."""
 MOST_READ = 48
 """The most registers for this."""
+DIRECT = 32
+"""Registers for values that are read from the second cache with their tags."""
 AHEAD = 24
 """Registers by which steps that are written one after another need more than one."""
 
@@ -44,6 +46,7 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
     most = max((len({j for _, j in facts.terms}) for facts in shape.multiplied), default=0)
     others = OTHERS[schedule.numbers][not is_tight] + (SPLIT * max(0, most - 2) if is_tight else 0)
     read = min(MOST_READ, READ[schedule.numbers] * shape.operands)
+    read += DIRECT if shape.is_direct else 0
     return others + read + ahead + 4 * schedule.chains * sums + shape.elements * values
 
 

@@ -10,7 +10,6 @@ Widths that are no multiple of the units of all warps are padded: weights of pad
 nothing is written for them.
 """
 
-from dataclasses import dataclass
 from math import lcm
 from typing import Literal
 
@@ -18,6 +17,7 @@ from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts, Exchange
 from stepnet.compiler.targets.cuda.tensor.numbers import FACTS, Numbers, NumbersFacts, Precision, numbers_of
 from stepnet.compiler.targets.cuda.tensor.step import TensorStep, UnitSum
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 ROWS = 8
 """The sequences of a group of blocks: the columns of a product of the tensor cores."""
@@ -58,8 +58,9 @@ class TensorSchedule:
     unsplit: the number of further operands that stay in registers as they are stored. Where that takes fewer
         registers (`NumbersFacts.is_split`), they are split into two numbers at each step. All others are in
         shared memory, as they are stored too.
-    places: the places in shared memory of a left operand: 2, which steps use in turn, or 1 if the warps that
-        divide a sum have met before the next values are written.
+    places: the places in shared memory of a left operand: 2, which steps use in turn; 1 if the warps that
+        divide a sum have met before the next values are written; or 0 if warps read values from the second
+        cache as they multiply them ("tagged" only).
     without: a part that is left out, to see what it costs or that a check notices it: "barrier", "products".
     """
 
@@ -83,6 +84,11 @@ class TensorSchedule:
                 f"a group of {self.blocks} blocks cannot exchange values by {self.exchange!r}: one does "
                 'by "block", several by "grid", "tagged" or "cluster"'
             )
+        if self.places == 0 and (self.parts == 1 or self.exchange != "tagged"):
+            raise ValueError(
+                "left operands are read from the second cache only where several warps divide a sum and "
+                f'blocks exchange values by "tagged", not {self.parts} and {self.exchange!r}'
+            )
         if self.places == 1 and (self.parts == 1 or self.exchange == "cluster"):
             raise ValueError(
                 f"left operands need 2 places in shared memory, not 1, where {self.parts} warps divide a sum "
@@ -95,7 +101,8 @@ class TensorSchedule:
         name = f"{self.exchange}{self.blocks}-{self.numbers}-p{self.parts}-c{self.chains}-a{self.ahead}"
         fast = "-fast" if self.functions == "fast" else ""
         packed = "-packed" if self.states == "bfloat16" else ""
-        return name + fast + packed + (f"-no-{self.without}" if self.without else "")
+        direct = "" if self.places else "-direct"
+        return name + fast + packed + direct + (f"-no-{self.without}" if self.without else "")
 
     @property
     def text(self) -> str:
@@ -205,6 +212,11 @@ class TensorShape:
         return self.schedule.states == "bfloat16"
 
     @property
+    def is_direct(self) -> bool:
+        """Tells whether warps read left operands from the second cache as they multiply them."""
+        return self.schedule.places == 0
+
+    @property
     def left_bytes(self) -> int:
         """The bytes of a place of a left operand, of 8 sequences."""
         return self.width * ROWS * (2 if self.is_packed else 4)
@@ -277,6 +289,9 @@ class TensorShape:
             return "its units are not alone"
         if self.is_packed and not self.is_rounded:
             return "its products do not all round to bfloat16"
+        held = self.step.held or self.step.summed or self.step.flag is not None
+        if self.is_direct and (self.is_packed or held):
+            return "its left operands are not all numbers of float32 of the step that multiplies them"
         if self.threads > 1024:
             return f"a block would have {self.threads} threads, and 1024 is the most"
         if self.schedule.exchange == "cluster" and self.schedule.blocks > facts.cluster:

@@ -7,16 +7,15 @@ A view that keeps the order of the features is the value that it views; a concat
 So a product of a concatenation with a matrix is a sum of products, each with some rows of the matrix.
 """
 
-from dataclasses import dataclass
-
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.recur import Order
 from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.pointwise import POINTWISE
-from stepnet.compiler.targets.cuda.stored import MULTIPLIED, common_half, half_of
+from stepnet.compiler.targets.cuda.stored import MULTIPLIED, MemoryDtypes, common_half, half_of
 from stepnet.compiler.targets.cuda.tensor.narrow import narrow
 from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
 
 DTYPES = ("float32", "bool", "int32", "int64", "float16", "bfloat16")
 """The dtypes of values in such loops."""
@@ -81,12 +80,14 @@ class TensorStep:
     stored: for each input of the body the dtype of 16 bits in which its numbers are known to be; None for
         none.
     flag: the position of the bool memory that ends a sequence early; None if sequences run all their steps.
+    given: the dtypes of the arrays of memories; None for those of the step.
     """
 
     body: Net
     order: Order
     stored: tuple[str | None, ...] = ()
     flag: int | None = None
+    given: MemoryDtypes | None = None
 
     @classmethod
     def of(cls, plan: Plan, flag: int | None = None) -> "TensorStep":
@@ -97,15 +98,22 @@ class TensorStep:
         """
         recurrence = plan.recurrence
         stored: list[str | None] = [half_of(plan.net, number) for number in recurrence.inputs]
-        step = cls(plan.body, recurrence.recur.order, tuple(stored), flag)
+        facts = recurrence.recur.order, tuple(stored), flag, MemoryDtypes.of(plan)
+        step = cls(plan.body, *facts)
         widths = {step.size(memory) for memory in step.memories}
         if step.refusal is None or len(widths) != 1:
             return step
         body = narrow(plan.body, widths.pop())
-        other = step if body is None else cls(body, step.order, step.stored, flag)
+        other = step if body is None else cls(body, *facts)
         return other if other.refusal is None else step
 
     # ---- inputs and results
+
+    @computed_once
+    def dtypes(self) -> MemoryDtypes:
+        """The dtypes of the arrays of memories."""
+        own = tuple(map(self.dtype, self.memories))
+        return self.given or MemoryDtypes(own, own)
 
     @computed_once
     def sequences(self) -> list[int]:

@@ -7,7 +7,7 @@ from llvmlite import ir
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.targets.cpu.writing.code import I1, register_type, splat
-from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
+from stepnet.compiler.targets.cpu.writing.pointwise import converted, pointwise
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.targets.cuda.lane_code import turns_of
@@ -165,7 +165,10 @@ class TensorLoopWriter(TensorProductWriter):
         before: that of those that go on.
         """
         n, name = self.step.memories[place], f"h{place}"
-        begun = self.either(self.is_given(name), lambda: self.read_features(n, name, its.rows), self.zeros(n))
+        given = self.step.dtypes.initial[place]
+        begun = self.either(
+            self.is_given(name), lambda: self.read_features(n, name, its.rows, given), self.zeros(n)
+        )
         return elements(self.select(*each) for each in zip(its.begins, begun, before, strict=True))
 
     def write_last(self, turn: Value, last: Elements) -> None:
@@ -177,15 +180,23 @@ class TensorLoopWriter(TensorProductWriter):
             with self.when(self.is_given(f"last{place}")):
                 piece = FeaturePiece(m, 0, self.step.size(m))
                 values = last[size * place : size * (place + 1)]
-                self.write_piece(f"last{place}", piece, piece.size, values, its.rows, its.ends)
+                made, dtype = self.step.dtypes.final[place], self.step.dtype(m)
+                values = [converted(self, value, dtype, made) for value in values]
+                self.write_piece(f"last{place}", piece, piece.size, values, its.rows, its.ends, made)
 
     def write_piece(
-        self, array: str, piece: FeaturePiece, size: int, values: Elements, indices: Elements, which: Elements
+        self,
+        array: str,
+        piece: FeaturePiece,
+        size: int,
+        values: Elements,
+        indices: Elements,
+        which: Elements,
+        dtype: str,
     ) -> None:
         """Writes stores of a thread's elements of a part of values [size]. indices: of the values in the
-        array. which: the elements that are written.
+        array. which: the elements that are written. dtype: theirs, and that of the array.
         """
-        dtype = self.step.dtype(piece.value)
         for e, unit in enumerate(self.units):
             is_unit = self.is_unit(piece.size, unit)
             with self.by_owners(), self.when(which[e] if is_unit is None else self.and_(which[e], is_unit)):
@@ -291,7 +302,8 @@ class TensorLoopWriter(TensorProductWriter):
             name, size = f"y{place}", sum(piece.size for piece in pieces)
             with self.when(self.is_given(name)):
                 for piece in pieces:
-                    self.write_piece(name, piece, size, values[piece.value], at, live)
+                    dtype = self.step.dtype(piece.value)
+                    self.write_piece(name, piece, size, values[piece.value], at, live, dtype)
 
 
 def constant(node: Node) -> ir.Constant:

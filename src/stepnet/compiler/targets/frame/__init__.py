@@ -1,0 +1,115 @@
+"""Models as programs of one frame, for machines without heap, threads or a C library.
+
+model --step--> ModelStep --lowering--> FrameProgram --c99--> source code
+--numpy_run--> the same bits in Python
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from stepnet.compiler.targets.frame.c99 import STATUS
+from stepnet.compiler.targets.frame.machine.platforms import DEVICES
+from stepnet.compiler.targets.frame.numpy_run import FrameRun
+from stepnet.compiler.targets.frame.program import (
+    FrameBuffer,
+    FrameLoop,
+    FrameProgram,
+    GatherLoop,
+    Instruction,
+    IntegerProductLoop,
+    PointwiseLoop,
+    ProductLoop,
+    ReductionLoop,
+    Routine,
+    StridedView,
+    packed_weights,
+)
+from stepnet.compiler.targets.frame.sizes import FrameSizes
+from stepnet.compiler.targets.frame.step import ModelStep, StepEnd, StepMemory
+from stepnet.compiler.values.fork_guard import imported_late
+
+if TYPE_CHECKING:
+    from stepnet.compiler.targets.frame.built import BuiltSource, built_source
+    from stepnet.compiler.targets.frame.devices import built_device
+    from stepnet.compiler.targets.frame.fixed import LARGEST, bounded_fraction, factor, shifted, stored
+    from stepnet.compiler.targets.frame.fixed_functions import DIGITS, MOST, fixed_routine
+    from stepnet.compiler.targets.frame.integer_operations import ELEMENTWISE
+    from stepnet.compiler.targets.frame.integer_products import column_scales
+    from stepnet.compiler.targets.frame.lowering import lowered_step
+    from stepnet.compiler.targets.frame.recorder import (
+        INTRINSICS,
+        WITHOUT_FORM,
+        FrameRegister,
+        Recorder,
+        routine_of,
+    )
+
+__all__ = [
+    "DEVICES",
+    "DIGITS",
+    "ELEMENTWISE",
+    "INTRINSICS",
+    "LARGEST",
+    "MOST",
+    "STATUS",
+    "WITHOUT_FORM",
+    "BuiltSource",
+    "FrameBuffer",
+    "FrameLoop",
+    "FrameProgram",
+    "FrameRegister",
+    "FrameRun",
+    "FrameSizes",
+    "GatherLoop",
+    "Instruction",
+    "IntegerProductLoop",
+    "ModelStep",
+    "PointwiseLoop",
+    "ProductLoop",
+    "Recorder",
+    "ReductionLoop",
+    "Routine",
+    "StepEnd",
+    "StepMemory",
+    "StridedView",
+    "bounded_fraction",
+    "built_device",
+    "built_source",
+    "column_scales",
+    "factor",
+    "fixed_routine",
+    "lowered_step",
+    "packed_weights",
+    "routine_of",
+    "shifted",
+    "stored",
+]
+
+HOMES = {
+    "BuiltSource": "built",
+    "built_source": "built",
+    "built_device": "devices",
+    "LARGEST": "fixed",
+    "bounded_fraction": "fixed",
+    "factor": "fixed",
+    "shifted": "fixed",
+    "stored": "fixed",
+    "DIGITS": "fixed_functions",
+    "MOST": "fixed_functions",
+    "fixed_routine": "fixed_functions",
+    "ELEMENTWISE": "integer_operations",
+    "column_scales": "integer_products",
+    "lowered_step": "lowering",
+    "INTRINSICS": "recorder",
+    "WITHOUT_FORM": "recorder",
+    "FrameRegister": "recorder",
+    "Recorder": "recorder",
+    "routine_of": "recorder",
+}
+"""The modules of names that are imported at their first use, as they need llvmlite."""
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used; raises
+    `AttributeError` for other names.
+    """
+    return imported_late(__name__, name, HOMES.get(name))

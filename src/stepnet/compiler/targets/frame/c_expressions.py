@@ -1,0 +1,178 @@
+"""The instructions of frame programs as expressions of C99, without undefined behaviour."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stepnet.compiler.targets.frame.program import Instruction, Routine, StridedView
+
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "bool": "bool",
+    "int16": "int16_t",
+    "int8": "int8_t",
+}
+"""The type of a register of each dtype."""
+MEMORY_TYPES = {**C_TYPES, "bool": "uint8_t"}
+"""The type of an element of each dtype in memory."""
+SUFFIX = {
+    "float32": "f32",
+    "float64": "f64",
+    "int32": "i32",
+    "int64": "i64",
+    "bool": "b8",
+    "int16": "i16",
+    "int8": "i8",
+}
+"""The end of the names of what there is for each dtype."""
+FLOATS = ("float32", "float64")
+UNSIGNED = {"int32": "uint32_t", "int64": "uint64_t"}
+OPERATORS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "remainder": "%",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "bit_and": "&",
+    "bit_or": "|",
+    "bit_xor": "^",
+    "shift_left": "<<",
+    "shift_right": ">>",
+}
+WRAPPING = ("add", "subtract", "multiply", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right")
+"""Operations of integers that are those of unsigned ones, which wrap around."""
+LOGIC = {"bit_and": "&&", "bit_or": "||", "bit_xor": "!="}
+FUNCTIONS = {"absolute": "fabs", "copysign": "copysign", "sqrt": "sqrt"}
+"""Functions of math.h that compilers replace by instructions: the first two are operations on bits."""
+
+
+def literal(value: float | int | bool, dtype: str) -> str:
+    """Returns a number as a constant of C.
+
+    >>> literal(0.1, "float32"), literal(-(2**31), "int32"), literal(True, "bool"), literal(2.0, "float64")
+    ('0.1F', '(-INT32_C(2147483647) - 1)', 'true', '2.0')
+    """
+    if dtype in FLOATS:
+        if math.isnan(value):
+            return "NAN" if dtype == "float32" else "((double)NAN)"
+        if math.isinf(value):
+            text = "INFINITY" if dtype == "float32" else "((double)INFINITY)"
+            return text if value > 0 else f"(-{text})"
+        return f"{np.float32(value)!s}F" if dtype == "float32" else repr(float(value))
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype in ("int8", "int16"):
+        return str(int(value))
+    bits = 32 if dtype == "int32" else 64
+    if value == -(2 ** (bits - 1)):
+        return f"(-INT{bits}_C({2 ** (bits - 1) - 1}) - 1)"
+    return f"INT{bits}_C({int(value)})" if value >= 0 else f"(-INT{bits}_C({-int(value)}))"
+
+
+def expression(instruction: Instruction, operands: Sequence[str], dtypes: Sequence[str]) -> str:
+    """Returns the expression of an instruction. operands, dtypes: the text and the dtype of each operand."""
+    operation, dtype = instruction.operation, instruction.dtype
+    own = dtypes[0] if dtypes else dtype
+    if operation == "constant":
+        assert instruction.value is not None
+        return literal(instruction.value, dtype)
+    if operation == "select":
+        return f"{operands[0]} ? {operands[1]} : {operands[2]}"
+    if operation == "shift_right_signed":  # compilers make one instruction of this
+        x, count = operands
+        return f"({x} < 0) ? ~(~{x} >> {count}) : ({x} >> {count})"
+    if operation == "bits":
+        return f"bits_{SUFFIX[own]}({operands[0]})"
+    if operation == "convert":
+        return converted(operands[0], own, dtype)
+    if operation == "negative":
+        return f"-{operands[0]}" if own in FLOATS else wrapped("-", ["0", operands[0]], own)
+    if operation in FUNCTIONS:
+        return f"{FUNCTIONS[operation]}{'f' if own == 'float32' else ''}({', '.join(operands)})"
+    if operation not in OPERATORS:
+        return f"{operation}({', '.join(operands)})"
+    sign = OPERATORS[operation]
+    if own == "bool" and operation in LOGIC:
+        sign = LOGIC[operation]
+    elif own in UNSIGNED and operation in WRAPPING:
+        return wrapped(sign, operands, own)
+    return f"{operands[0]} {sign} {operands[1]}"
+
+
+def wrapped(sign: str, operands: Sequence[str], dtype: str) -> str:
+    """Returns an operation of integers that wraps around. sign: its operator."""
+    type_ = UNSIGNED[dtype]
+    return f"({C_TYPES[dtype]})(({type_}){operands[0]} {sign} ({type_}){operands[1]})"
+
+
+def converted(text: str, source: str, target: str) -> str:
+    """Returns a conversion of a number from one dtype to another."""
+    if source == target:
+        return text
+    if target == "bool":
+        return f"{text} != {literal(0, source)}"
+    if source == "bool":
+        return f"{text} ? {literal(1, target)} : {literal(0, target)}"
+    if source == "int64" and target == "int32":
+        return f"(int32_t)(uint32_t)((uint64_t){text} & UINT64_C(0xFFFFFFFF))"
+    return f"({C_TYPES[target]}){text}"
+
+
+def statements(
+    body: Sequence[Instruction], given: Sequence[tuple[str, str]], routines: Mapping[str, Routine]
+) -> tuple[list[str], list[str]]:
+    """Returns the statements of instructions, and the text of all registers. Constants are written where they
+    are used.
+
+    given: the text and the dtype of each of the first registers.
+    """
+    texts, dtypes, lines = [text for text, _ in given], [dtype for _, dtype in given], list[str]()
+    for number, each in enumerate(body, len(given)):
+        right = expression(
+            each,
+            [texts[operand] for operand in each.operands],
+            [dtypes[operand] for operand in each.operands],
+        )
+        if each.operation == "constant":
+            texts.append(right)
+        else:
+            texts.append(f"r{number}")
+            lines.append(f"const {C_TYPES[each.dtype]} r{number} = {right};")
+        dtypes.append(each.dtype)
+    return lines, texts
+
+
+def indexed(view: StridedView, indices: Sequence[str]) -> str:
+    """Returns an element of a view as text, by the names of the loop's indices.
+
+    >>> indexed(StridedView("t0", 4, (8, 1)), ["i0", "i1"]), indexed(StridedView("x", 3, (-1,)), ["i0"])
+    ('t0[4U + (8U * i0) + i1]', 'x[3U - i0]')
+    """
+    text = f"{view.offset}U" if view.offset or not any(view.strides) else ""
+    for stride, index in zip(view.strides, indices, strict=True):
+        if stride:
+            term = index if abs(stride) == 1 else f"({abs(stride)}U * {index})"
+            text += f" {'+' if stride > 0 else '-'} {term}" if text else term
+    return f"{view.buffer}[{text}]"
+
+
+def loaded(view: StridedView, indices: Sequence[str], dtype: str) -> str:
+    """Returns the expression that reads an element of a view into a register."""
+    text = indexed(view, indices)
+    return f"{text} != 0U" if dtype == "bool" else text
+
+
+def stored(view: StridedView, indices: Sequence[str], dtype: str, text: str) -> str:
+    """Returns the statement that writes a register to an element of a view."""
+    value = f"(uint8_t)({text} ? 1U : 0U)" if dtype == "bool" else text
+    return f"{indexed(view, indices)} = {value};"

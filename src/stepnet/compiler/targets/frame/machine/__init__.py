@@ -1,0 +1,32 @@
+"""Machine code of frame programs: for each platform an object by LLVM, and what its users link.
+
+FrameProgram --code--> LLVM module --LLVM--> object --archive--> static library
+                                                    --wasm_modules--> WebAssembly module
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from stepnet.compiler.targets.frame.machine.platforms import DEVICES, DevicePlatform
+from stepnet.compiler.values.fork_guard import imported_late
+
+if TYPE_CHECKING:
+    from stepnet.compiler.targets.frame.machine.code import compiled_text, module_of
+    from stepnet.compiler.targets.frame.machine.interface import MachineProgram
+    from stepnet.compiler.targets.frame.machine.wasm_modules import wasm_module
+
+__all__ = ["DEVICES", "DevicePlatform", "MachineProgram", "compiled_text", "module_of", "wasm_module"]
+
+HOMES = {
+    "MachineProgram": "interface",
+    "compiled_text": "code",
+    "module_of": "code",
+    "wasm_module": "wasm_modules",
+}
+"""The modules of names that are imported at their first use, as they need llvmlite."""
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used; raises
+    `AttributeError` for other names.
+    """
+    return imported_late(__name__, name, HOMES.get(name))

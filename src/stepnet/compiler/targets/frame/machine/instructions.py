@@ -1,0 +1,177 @@
+"""The primitives of frame programs as LLVM instructions, on numbers and on vectors of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.machine.processor import Processor
+from stepnet.compiler.targets.cpu.writing.code import (
+    I8,
+    I16,
+    Code,
+    register_type,
+    splat,
+    vector_of,
+    width_of,
+)
+from stepnet.compiler.targets.frame.program import Instruction, Routine
+
+FLOATS = ("float32", "float64")
+BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+"""The bits of each dtype of integers."""
+Sign = Literal["==", "!=", "<", "<=", ">", ">="]
+
+
+class FrameCode(Code):
+    """An LLVM builder whose indices and addresses have the platform's size. index: the type of these."""
+
+    def __init__(self, block: ir.Block, processor: Processor, index: ir.IntType) -> None:
+        super().__init__(block, processor)
+        self.index = index
+        self.constants = dict[int, ir.Constant]()
+
+    def number(self, value: int) -> ir.Constant:
+        """Makes an integer constant of the size of an address. Equal ones are one object, as `once` asks."""
+        return self.constants.setdefault(value, ir.Constant(self.index, value))
+
+
+def type_of(dtype: str, width: int) -> ir.Type:
+    """Returns the LLVM type of `width` numbers of a dtype in a register."""
+    stored = {"int8": I8, "int16": I16}.get(dtype)
+    return register_type(dtype, width) if stored is None else vector_of(stored, width)
+
+
+def write_body(
+    code: Code, given: Sequence[ir.Value], dtypes: Sequence[str], body: Sequence[Instruction], width: int
+) -> list[ir.Value]:
+    """Writes instructions; returns all registers.
+
+    given: the values of the first registers. dtypes: theirs. width: the number of elements of a register.
+    """
+    registers, kinds = [*given], [*dtypes]
+    for each in body:
+        operands = [registers[operand] for operand in each.operands]
+        read = kinds[each.operands[0]] if each.operands else each.dtype
+        if each.operation == "constant":
+            assert each.value is not None
+            value: ir.Value = splat(type_of(each.dtype, width), each.value)
+        elif each.operation in PRIMITIVE_CODE:
+            value = PRIMITIVE_CODE[each.operation](code, read, each.dtype, *operands)
+        else:
+            name = routine_name(each.operation, width)
+            value = code.function_call(name, type_of(each.dtype, width), operands)
+        registers.append(value)
+        kinds.append(each.dtype)
+    return registers
+
+
+def routine_name(name: str, width: int) -> str:
+    """Returns the name of the function that computes a routine on vectors of so many elements."""
+    return f"{name}.{width}"
+
+
+def write_routine(code: Code, routine: Routine, given: Sequence[ir.Value], width: int) -> None:
+    """Writes the body of a function that computes a routine on vectors of so many elements."""
+    code.ret(write_body(code, given, routine.parameters, routine.body, width)[routine.result])
+
+
+# ---- a function for each primitive: takes the dtypes of its first operand and of its result, and operands
+
+
+def arithmetic(of_floats: str, of_integers: str) -> Callable[..., Any]:
+    """Makes the function that writes an operation. Takes the builder's names for floats and for integers."""
+
+    def write(code: Code, read: str, dtype: str, *operands: ir.Value) -> Any:
+        """Writes the operation; returns its result."""
+        return getattr(code, of_floats if read in FLOATS else of_integers)(*operands)
+
+    return write
+
+
+def comparison(sign: Sign) -> Callable[..., Any]:
+    """Makes the function that writes a comparison. With NaN it is false, but "!=" is true."""
+
+    def write(code: Code, read: str, dtype: str, a: ir.Value, b: ir.Value) -> Any:
+        """Writes the comparison; returns the bools."""
+        if read in FLOATS:
+            return code.fcmp_unordered(sign, a, b) if sign == "!=" else code.fcmp_ordered(sign, a, b)
+        return code.compare("u" if read == "bool" else "s", sign, a, b)
+
+    return write
+
+
+def intrinsic(name: str) -> Callable[..., Any]:
+    """Makes the function that writes a call of an intrinsic of LLVM for floats."""
+
+    def write(code: Code, read: str, dtype: str, *operands: ir.Value) -> Any:
+        """Writes the call; returns its result."""
+        return code.intrinsic(name, operands[0].type, operands)
+
+    return write
+
+
+def negative(code: Code, read: str, dtype: str, a: ir.Value) -> Any:
+    """Writes the negative: of floats the sign alone is changed."""
+    return code.fneg(a) if read in FLOATS else code.sub(splat(a.type, 0), a)
+
+
+def bits(code: Code, read: str, dtype: str, a: ir.Value) -> Any:
+    """Writes the bits of a float as an integer, or back."""
+    return code.bitcast(a, type_of(dtype, width_of(a)))
+
+
+def select(code: Code, read: str, dtype: str, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """Writes the choice of a value by a bool."""
+    return code.select(condition, a, b)
+
+
+def convert(code: Code, read: str, dtype: str, a: ir.Value) -> Any:
+    """Writes a conversion to another dtype: of floats truncated, of integers modulo their size; to bool
+    whether it is not 0.
+    """
+    if read == dtype:
+        return a
+    type_, zero = type_of(dtype, width_of(a)), splat(a.type, 0)
+    if dtype == "bool":
+        return code.fcmp_unordered("!=", a, zero) if read in FLOATS else code.compare("u", "!=", a, zero)
+    if read in FLOATS:
+        if dtype in FLOATS:
+            return code.fpext(a, type_) if dtype == "float64" else code.fptrunc(a, type_)
+        if dtype == "int8":  # QEMU 7.2 knows no conversion of RISC-V that is also narrower
+            return code.trunc(code.fptosi(a, type_of("int32", width_of(a))), type_)
+        return code.fptosi(a, type_)
+    if dtype in FLOATS:
+        return code.uitofp(a, type_) if read == "bool" else code.sitofp(a, type_)
+    if read == "bool":
+        return code.zext(a, type_)
+    return code.sext(a, type_) if BITS[read] < BITS[dtype] else code.trunc(a, type_)
+
+
+PRIMITIVE_CODE: Mapping[str, Callable[..., Any]] = {
+    "add": arithmetic("fadd", "add"),
+    "subtract": arithmetic("fsub", "sub"),
+    "multiply": arithmetic("fmul", "mul"),
+    "divide": arithmetic("fdiv", "sdiv"),
+    "remainder": arithmetic("srem", "srem"),
+    "negative": negative,
+    "absolute": intrinsic("fabs"),
+    "copysign": intrinsic("copysign"),
+    "sqrt": intrinsic("sqrt"),
+    "equal": comparison("=="),
+    "not_equal": comparison("!="),
+    "less": comparison("<"),
+    "less_equal": comparison("<="),
+    "greater": comparison(">"),
+    "greater_equal": comparison(">="),
+    "bit_and": arithmetic("and_", "and_"),
+    "bit_or": arithmetic("or_", "or_"),
+    "bit_xor": arithmetic("xor", "xor"),
+    "shift_left": arithmetic("shl", "shl"),
+    "shift_right": arithmetic("lshr", "lshr"),
+    "shift_right_signed": arithmetic("ashr", "ashr"),
+    "select": select,
+    "bits": bits,
+    "convert": convert,
+}
+"""The function that writes each primitive but constants."""

@@ -1,0 +1,227 @@
+"""Frame programs in NumPy, operation by operation: the bits of all other writers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.meanings import OUTSIDE
+from stepnet.compiler.targets.frame.program import (
+    BLOCK,
+    FrameLoop,
+    FrameProgram,
+    GatherLoop,
+    Instruction,
+    IntegerProductLoop,
+    PointwiseLoop,
+    ProductLoop,
+    ReductionLoop,
+    StridedView,
+)
+from stepnet.compiler.values.records import dataclass
+from stepnet.errors import IndexOutsideError
+
+Array = np.ndarray
+UNSIGNED = {"int32": np.uint32, "int64": np.uint64}
+OF_BITS = {"int32": np.int32, "int64": np.int64, "float32": np.float32, "float64": np.float64}
+
+
+def shift_right(x: Array, count: Array) -> Array:
+    """Shifts integers to the right, and fills with zeros."""
+    unsigned = UNSIGNED[x.dtype.name]
+    return (x.view(unsigned) >> count.astype(unsigned)).view(x.dtype)
+
+
+def divide(x: Array, y: Array) -> Array:
+    """Divides; for integers the quotient is truncated."""
+    if x.dtype.kind == "f":
+        return np.true_divide(x, y)
+    return (x - np.fmod(x, y)) // y
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": divide,
+    "remainder": np.fmod,
+    "negative": np.negative,
+    "absolute": np.absolute,
+    "copysign": np.copysign,
+    "sqrt": np.sqrt,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "bit_and": np.bitwise_and,
+    "bit_or": np.bitwise_or,
+    "bit_xor": np.bitwise_xor,
+    "shift_left": np.left_shift,
+    "shift_right": shift_right,
+    "shift_right_signed": np.right_shift,
+    "select": np.where,
+}
+"""The NumPy function of each primitive that has operands of its own dtype."""
+
+
+@dataclass
+class FrameRun:
+    """A frame program with a state, which runs in NumPy.
+
+    program: the program. buffers: the elements of its buffers, by name.
+
+    >>> from stepnet.compiler.targets.frame.program import FrameBuffer
+    >>> x, y, h = (FrameBuffer(*each) for each in (("x", "float32", 2, "input"),
+    ...     ("y", "float32", 2, "output"), ("h", "float32", 2, "memory")))
+    >>> views = [StridedView(name, 0, (1,)) for name in "hxy"]
+    >>> add = PointwiseLoop((2,), tuple(views[:2]), (Instruction("add", (0, 1), "float32"),),
+    ...     ((views[2], 2), (views[0], 2)))
+    >>> print(add)
+    for 2:
+      %0 = h[i]
+      %1 = x[i]
+      %2 = add %0 %1 : float32
+      y[i] = %2
+      h[i] = %2
+    >>> run = FrameRun(FrameProgram((x, y, h), {}, {}, (), (add,)))
+    >>> run.step(np.float32([1, 2])), run.step(np.float32([1, 2]))
+    ([array([1., 2.], dtype=float32)], [array([2., 4.], dtype=float32)])
+    """
+
+    program: FrameProgram
+
+    def __post_init__(self) -> None:
+        """Allocates all buffers, and begins."""
+        self.buffers = {buffer.name: np.zeros(buffer.size, buffer.dtype) for buffer in self.program.buffers}
+        for name, values in self.program.constants.items():
+            self.buffers[name][:] = values.ravel()
+        self.reset()
+
+    def reset(self) -> None:
+        """Sets all memories to what they begin with."""
+        for buffer in self.program.of("memory"):
+            begin = self.program.begins.get(buffer.name)
+            self.buffers[buffer.name][:] = 0 if begin is None else self.buffers[begin]
+
+    def step(self, *inputs: Array) -> list[Array]:
+        """Runs one frame; returns the outputs, flat, in the order of the program's buffers.
+
+        Raises `IndexOutsideError` for an index outside of its table.
+        """
+        for buffer, given in zip(self.program.of("input"), inputs, strict=True):
+            self.buffers[buffer.name][:] = np.asarray(given).ravel()
+        with np.errstate(all="ignore"):
+            for loop in self.program.loops:
+                self.run(loop)
+        return [self.buffers[buffer.name].copy() for buffer in self.program.of("output")]
+
+    def run(self, loop: FrameLoop) -> None:
+        """Runs one loop."""
+        match loop:
+            case PointwiseLoop():
+                registers: list[Any] = [self.elements(view, loop.shape).copy() for view in loop.reads]
+                registers = self.instructions(loop.body, registers)
+                for view, register in loop.writes:
+                    self.elements(view, loop.shape)[...] = registers[register]
+            case ProductLoop() | IntegerProductLoop():
+                self.product(loop)
+            case ReductionLoop():
+                self.reduction(loop)
+            case GatherLoop():
+                self.gather(loop)
+
+    def elements(self, view: StridedView, shape: Sequence[int]) -> Array:
+        """Returns the elements of a view over a shape."""
+        array = self.buffers[view.buffer]
+        strides = [stride * array.itemsize for stride in view.strides]
+        return np.lib.stride_tricks.as_strided(array[view.offset :], shape, strides)
+
+    def instructions(self, body: Sequence[Instruction], registers: list[Any]) -> list[Any]:
+        """Runs instructions; returns all registers. registers: the first ones."""
+        for each in body:
+            operands = [registers[operand] for operand in each.operands]
+            registers.append(self.instruction(each, operands))
+        return registers
+
+    def instruction(self, instruction: Instruction, operands: list[Any]) -> Any:
+        """Runs one instruction; returns its result."""
+        match instruction.operation:
+            case "constant":
+                return np.array(instruction.value, instruction.dtype)
+            case "bits":
+                return np.ascontiguousarray(operands[0]).view(OF_BITS[instruction.dtype])
+            case "convert":
+                return operands[0].astype(instruction.dtype)
+            case operation if (routine := self.program.routine.get(operation)) is not None:
+                return self.instructions(routine.body, operands)[routine.result]
+            case operation:
+                return np.asarray(OPERATIONS[operation](*operands)).astype(instruction.dtype)
+
+    def product(self, loop: ProductLoop | IntegerProductLoop) -> None:
+        """Runs a product: adds the products of all outputs, one input after the other."""
+        shape = loop.rows, loop.outputs
+        result, left = self.elements(loop.result, shape), self.elements(loop.left, (loop.rows, loop.inputs))
+        packed, left = self.buffers[loop.weights].astype(result.dtype), left.astype(result.dtype)
+        start = loop.start if isinstance(loop, ProductLoop) else None
+        sums = np.zeros(shape, result.dtype) if start is None else self.elements(start, shape).copy()
+        for first in range(0, loop.outputs, BLOCK):
+            width = min(BLOCK, loop.outputs - first)
+            block = packed[first * loop.inputs : (first + width) * loop.inputs].reshape(loop.inputs, width)
+            for k in range(loop.inputs):
+                sums[:, first : first + width] += left[:, k : k + 1] * block[k]
+        result[...] = sums
+
+    def reduction(self, loop: ReductionLoop) -> None:
+        """Runs a reduction, one element after the other."""
+        shape, count = loop.shape, prod(loop.inner)
+        values = self.elements(loop.read, (*shape, *loop.inner)).reshape(*shape, count)
+        written = (*shape, *loop.inner) if loop.is_prefix else shape
+        dtype = self.buffers[loop.write.buffer].dtype
+        self.elements(loop.write, written)[...] = REDUCTIONS[loop.how](values, dtype).reshape(written)
+
+    def gather(self, loop: GatherLoop) -> None:
+        """Copies rows of a table; raises `IndexOutsideError` for an index outside of it."""
+        index = self.elements(loop.index, loop.shape)
+        if ((index < -loop.rows) | (index >= loop.rows)).any():
+            raise IndexOutsideError(OUTSIDE, "")
+        table = self.buffers[loop.table].reshape(loop.rows, loop.width)
+        self.elements(loop.write, (*loop.shape, loop.width))[...] = table[index]
+
+
+def in_order(function: np.ufunc) -> Callable[[Array, Any], Array]:
+    """Makes the function that reduces the last axis by a ufunc, one element after the other."""
+
+    def reduce(values: Array, dtype: Any) -> Array:
+        """Reduces the last axis."""
+        return function.accumulate(values, axis=-1, dtype=dtype)[..., -1]
+
+    return reduce
+
+
+def sum_in_order(values: Array, dtype: Any) -> Array:
+    """Adds the elements of the last axis to 0, one after the other."""
+    return in_order(np.add)(values, dtype) + np.zeros((), dtype)
+
+
+def scan(function: np.ufunc) -> Callable[[Array, Any], Array]:
+    """Makes the function of prefix results along the last axis."""
+
+    def accumulate(values: Array, dtype: Any) -> Array:
+        """Computes the result so far of each element."""
+        return function.accumulate(values, axis=-1, dtype=dtype)
+
+    return accumulate
+
+
+REDUCTIONS: Mapping[str, Callable[[Array, Any], Array]] = {
+    "sum": sum_in_order,
+    "max": in_order(np.maximum),
+    "min": in_order(np.minimum),
+    "argmax": lambda values, dtype: np.argmax(values, axis=-1).astype(dtype),
+    "cumsum": scan(np.add),
+    "cumprod": scan(np.multiply),
+}
+"""Each reduction of the last axis."""

@@ -1,0 +1,1 @@
+"""Packages of machine code: the files that the tools of browsers, desktops and microcontrollers read."""

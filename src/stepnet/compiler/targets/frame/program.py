@@ -1,0 +1,445 @@
+"""Frame programs: the smallest thing that runs one frame (one step of one sequence) of a model.
+
+A program has buffers of fixed sizes and a list of loops over them, which run in order, once per frame:
+
+    PointwiseLoop   any number of elementwise operations in one loop, and copies
+    ProductLoop     the product of vectors with a matrix of weights
+    IntegerProductLoop   the same of integers, with sums of int32
+    ReductionLoop   sums, maxima and indices of maxima, and prefix sums
+    GatherLoop      rows of a table, by integer indices: the only loop that can fail
+
+There is no heap, no recursion and no other control flow. Elements are numbers in C order. What an elementwise
+operation does is a few `PRIMITIVES`: exp and its like are `Routine`s of these, so that a writer needs a row
+for each primitive and a form for each loop. Products and sums round each multiplication and each addition
+on its own, in the order of the loop, so that all writers give the same bits.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+
+from stepnet.compiler.targets.frame.routines import (
+    DTYPES,
+    Instruction,
+    Routine,
+    body_lines,
+    check_instructions,
+)
+from stepnet.compiler.values.records import dataclass
+from stepnet.errors import NetError
+
+Array = np.ndarray
+KINDS = ("constant", "memory", "input", "output", "scratch")
+BLOCK = 8
+"""The number of outputs of a product that are computed together, and whose weights lie together."""
+
+
+@dataclass(frozen=True)
+class FrameBuffer:
+    """An array of a frame program.
+
+    name: its name, which is an identifier in C. dtype, size: its dtype and its number of elements.
+    kind: "constant", "memory" (kept from frame to frame), "input", "output", or "scratch" (within a frame).
+    offset: its place in bytes in the arena for scratch, and in the state for memories; else 0.
+    title: the name that the model has for it.
+    scale: what its integers are multiplied by to be numbers of the model; None for numbers as they are.
+    """
+
+    name: str
+    dtype: str
+    size: int
+    kind: str
+    offset: int = 0
+    title: str = ""
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `NetError` for another dtype or kind, and for a name that is no identifier."""
+        if self.dtype not in DTYPES or self.kind not in KINDS or self.size < 1:
+            raise NetError(f"{self.name}: no buffer has {self.size} elements of {self.dtype} as {self.kind}")
+        if not self.name.isidentifier():
+            raise NetError(f"a buffer has the name of an identifier, not {self.name!r}")
+
+    def __str__(self) -> str:
+        """Writes the buffer as text, such as `memory h float32[4] at 0`."""
+        place = f" at {self.offset}" if self.kind in ("memory", "scratch") else ""
+        return f"{self.kind} {self.name} {self.dtype}[{self.size}]{place}"
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the buffer."""
+        return self.size * self.itemsize
+
+
+@dataclass(frozen=True)
+class StridedView:
+    """Elements of a buffer that a loop reads or writes: the one at `offset` plus the sum of index times
+    stride over the axes of the loop.
+
+    buffer: the buffer's name. offset: in elements. strides: in elements, one per axis of the loop, which may
+    be 0 and negative.
+    """
+
+    buffer: str
+    offset: int
+    strides: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Writes the view as text, such as `gates[4 + i + 12 j]`, with the last axis first."""
+        terms = [str(self.offset)] if self.offset or not any(self.strides) else []
+        for stride, letter in zip(reversed(self.strides), "ijklmnpq", strict=False):
+            if stride:
+                terms.append(letter if stride == 1 else f"{stride} {letter}")
+        return f"{self.buffer}[{' + '.join(terms)}]"
+
+    def bounds(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Returns the first and the last element that a loop of a shape reads or writes."""
+        ends = [(size - 1) * stride for size, stride in zip(shape, self.strides, strict=True)]
+        return (
+            self.offset + sum(min(end, 0) for end in ends),
+            self.offset + sum(max(end, 0) for end in ends),
+        )
+
+
+@dataclass(frozen=True)
+class PointwiseLoop:
+    """Elementwise operations on all elements of a shape, in their order; all reads of an element come before
+    its writes. A buffer that is written is read only at the same element. A loop without instructions copies.
+
+    shape: the sizes of the axes, outermost first; () for one element.
+    reads: the views of which the first registers are read.
+    body: the instructions that write the other registers.
+    writes: the views that are written, each with the register that it is written of. No two overlap.
+    about: what the loop computes, for reports.
+    """
+
+    shape: tuple[int, ...]
+    reads: tuple[StridedView, ...]
+    body: tuple[Instruction, ...]
+    writes: tuple[tuple[StridedView, int], ...]
+    about: str = ""
+    multiplies: ClassVar[int] = 0
+
+    def __str__(self) -> str:
+        """Writes the loop as text, with a line for each view and instruction."""
+        lines = [f"for {' x '.join(map(str, self.shape)) or '1'}:{comment(self.about)}"]
+        lines += [f"  %{place} = {view}" for place, view in enumerate(self.reads)]
+        lines += body_lines(self.body, len(self.reads), "  ")
+        return "\n".join([*lines, *(f"  {view} = %{register}" for view, register in self.writes)])
+
+    @property
+    def views(self) -> Iterator[tuple[StridedView, tuple[int, ...], bool]]:
+        """Yields each view with the shape over which it is used, and whether it is written."""
+        yield from ((view, self.shape, False) for view in self.reads)
+        yield from ((view, self.shape, True) for view, _ in self.writes)
+
+
+@dataclass(frozen=True)
+class ProductLoop:
+    """Products of vectors with one matrix: for each row m and output n,
+
+        result[m, n] = (start[m, n] or 0) + left[m, 0] W[0, n] + left[m, 1] W[1, n] + ...
+
+    added from left to right, each product and each sum rounded.
+
+    rows, inputs, outputs: the numbers of vectors, of elements of each, and of columns of W.
+    left: the vectors, a view over (rows, inputs). start: a view over (rows, outputs), or None for zeros. The
+        last stride of all views is 1.
+    weights: a constant with all elements of W in blocks of `BLOCK` columns (the last one with those that are
+        left): W[k, n] is element `weight_index(k, n)`.
+    result: a view over (rows, outputs), which overlaps neither `left` nor `start`, but may be `start`.
+    about: what the loop computes, for reports.
+    """
+
+    rows: int
+    inputs: int
+    outputs: int
+    left: StridedView
+    weights: str
+    start: StridedView | None
+    result: StridedView
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises `NetError` if the elements of a vector do not lie one after the other."""
+        for view in (self.left, self.result, *([] if self.start is None else [self.start])):
+            if view.strides[-1] != 1:
+                raise NetError(f"a product reads and writes elements one after the other, not {view}")
+
+    def __str__(self) -> str:
+        """Writes the product as text, in one line."""
+        start = f"{self.start} + " if self.start else ""
+        size = f"{self.rows} x {self.inputs} x {self.outputs}"
+        return f"{self.result} = {start}{self.left} @ {self.weights} ({size}){comment(self.about)}"
+
+    @property
+    def multiplies(self) -> int:
+        """The number of multiplications, each of which is followed by an addition."""
+        return self.rows * self.inputs * self.outputs
+
+    @property
+    def views(self) -> Iterator[tuple[StridedView, tuple[int, ...], bool]]:
+        """Yields each view with the shape over which it is used, and whether it is written."""
+        yield self.left, (self.rows, self.inputs), False
+        if self.start is not None:
+            yield self.start, (self.rows, self.outputs), False
+        yield StridedView(self.weights, 0, (1,)), (self.inputs * self.outputs,), False
+        yield self.result, (self.rows, self.outputs), True
+
+    def weight_index(self, k: int, n: int) -> int:
+        """Returns the place of W[k, n] among the weights."""
+        block, column = divmod(n, BLOCK)
+        width = min(BLOCK, self.outputs - block * BLOCK)
+        return block * BLOCK * self.inputs + k * width + column
+
+
+@dataclass(frozen=True)
+class IntegerProductLoop:
+    """Products of vectors of int8 or int16 with one matrix of int8; the sums are int32, and exact:
+
+        result[m, n] = left[m, 0] W[0, n] + left[m, 1] W[1, n] + ...
+
+    rows, inputs, outputs, left, weights, result, about: as of a `ProductLoop`; the weights lie in the same
+    order. The numbers of a sum are so few that it fits.
+    """
+
+    rows: int
+    inputs: int
+    outputs: int
+    left: StridedView
+    weights: str
+    result: StridedView
+    about: str = ""
+
+    def __str__(self) -> str:
+        """Writes the product as text, in one line."""
+        size = f"{self.rows} x {self.inputs} x {self.outputs}"
+        return f"{self.result} = {self.left} @ {self.weights} ({size}, integers){comment(self.about)}"
+
+    @property
+    def multiplies(self) -> int:
+        """The number of multiplications, each of which is followed by an addition."""
+        return self.rows * self.inputs * self.outputs
+
+    @property
+    def views(self) -> Iterator[tuple[StridedView, tuple[int, ...], bool]]:
+        """Yields each view with the shape over which it is used, and whether it is written."""
+        yield self.left, (self.rows, self.inputs), False
+        yield StridedView(self.weights, 0, (1,)), (self.inputs * self.outputs,), False
+        yield self.result, (self.rows, self.outputs), True
+
+
+@dataclass(frozen=True)
+class ReductionLoop:
+    """A reduction of the inner axes of a view, in the order of elements.
+
+    how: "sum" (from 0), "max" and "min" (NaN if one element is), "argmax" (the first maximum, the first NaN
+        if there is one), or "cumsum" and "cumprod", which write the result so far of each element.
+    shape, inner: the axes that stay, and those that are reduced.
+    read: a view over both. write: a view over `shape`, of prefix sums and products over both.
+    """
+
+    how: str
+    shape: tuple[int, ...]
+    inner: tuple[int, ...]
+    read: StridedView
+    write: StridedView
+    about: str = ""
+    HOW: ClassVar[tuple[str, ...]] = ("sum", "max", "min", "argmax", "cumsum", "cumprod")
+    multiplies: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        """Raises `NetError` for another reduction, and for one of nothing."""
+        if self.how not in self.HOW or prod(self.inner) < 1:
+            raise NetError(f"no reduction is {self.how} over {self.inner}")
+
+    def __str__(self) -> str:
+        """Writes the reduction as text, in one line."""
+        size = f"{' x '.join(map(str, self.shape)) or '1'}, over {' x '.join(map(str, self.inner)) or '1'}"
+        return f"{self.write} = {self.how} {self.read} ({size}){comment(self.about)}"
+
+    @property
+    def is_prefix(self) -> bool:
+        """True if there is a result for each element of the inner axes."""
+        return self.how.startswith("cum")
+
+    @property
+    def views(self) -> Iterator[tuple[StridedView, tuple[int, ...], bool]]:
+        """Yields each view with the shape over which it is used, and whether it is written."""
+        yield self.read, (*self.shape, *self.inner), False
+        yield self.write, (*self.shape, *(self.inner if self.is_prefix else ())), True
+
+
+@dataclass(frozen=True)
+class GatherLoop:
+    """Rows of a table by indices: write[i, j] = table[index[i], j]. A negative index counts from the end. An
+    index outside of the table ends the frame: nothing more is written, and the memories are as before.
+
+    table: a constant with `rows` rows of `width` elements. index: a view over `shape`, of integers.
+    write: a view over (*shape, width).
+    """
+
+    shape: tuple[int, ...]
+    rows: int
+    width: int
+    table: str
+    index: StridedView
+    write: StridedView
+    about: str = ""
+    multiplies: ClassVar[int] = 0
+
+    def __str__(self) -> str:
+        """Writes the loop as text, in one line."""
+        return f"{self.write} = {self.table}[{self.index}] ({self.rows} x {self.width}){comment(self.about)}"
+
+    @property
+    def views(self) -> Iterator[tuple[StridedView, tuple[int, ...], bool]]:
+        """Yields each view with the shape over which it is used, and whether it is written."""
+        yield self.index, self.shape, False
+        yield StridedView(self.table, 0, (1,)), (self.rows * self.width,), False
+        yield self.write, (*self.shape, self.width), True
+
+
+FrameLoop = PointwiseLoop | ProductLoop | IntegerProductLoop | ReductionLoop | GatherLoop
+
+
+@dataclass(frozen=True)
+class FrameProgram:
+    """One frame of a model: its buffers, its constants, and the loops that run in order.
+
+    buffers: with offsets; a memory's in the state, a scratch buffer's in the arena.
+    constants: the numbers of the buffers of this kind, by name; bool as uint8.
+    begins: the constants that memories begin with, by the name of the memory; the others begin with zeros.
+    routines: the functions that instructions call.
+    loops: what a frame does. The last ones write the memories: nothing fails after the first of them.
+    """
+
+    buffers: tuple[FrameBuffer, ...]
+    constants: Mapping[str, Array]
+    begins: Mapping[str, str]
+    routines: tuple[Routine, ...]
+    loops: tuple[FrameLoop, ...]
+
+    def __post_init__(self) -> None:
+        """Raises `NetError` unless names are unique and known, and all views lie in their buffers."""
+        check_program(self)
+
+    def __str__(self) -> str:
+        """Writes the program as text: buffers, routines and loops."""
+        parts: list[object] = [*self.buffers, *self.routines, *self.loops]
+        return "\n".join(map(str, parts))
+
+    @cached_property
+    def by_name(self) -> Mapping[str, FrameBuffer]:
+        """The buffers by their names."""
+        return {buffer.name: buffer for buffer in self.buffers}
+
+    @cached_property
+    def routine(self) -> Mapping[str, Routine]:
+        """The routines by their names."""
+        return {routine.name: routine for routine in self.routines}
+
+    def of(self, kind: Literal["constant", "memory", "input", "output", "scratch"]) -> list[FrameBuffer]:
+        """Lists the buffers of a kind, in their order."""
+        return [buffer for buffer in self.buffers if buffer.kind == kind]
+
+    @property
+    def arena_bytes(self) -> int:
+        """The bytes of the arena, in which scratch buffers lie."""
+        return max((buffer.offset + buffer.bytes for buffer in self.of("scratch")), default=0)
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of all memories."""
+        return max((buffer.offset + buffer.bytes for buffer in self.of("memory")), default=0)
+
+    @property
+    def constant_bytes(self) -> int:
+        """The bytes of all constants."""
+        return sum(buffer.bytes for buffer in self.of("constant"))
+
+    @property
+    def multiplies(self) -> int:
+        """The multiply-adds of the products of one frame."""
+        return sum(loop.multiplies for loop in self.loops)
+
+    @property
+    def has_floats(self) -> bool:
+        """True if an array or a register has floats."""
+        bodies = [routine.body for routine in self.routines]
+        bodies += [loop.body for loop in self.loops if isinstance(loop, PointwiseLoop)]
+        dtypes = [each.dtype for each in (*self.buffers, *(each for body in bodies for each in body))]
+        return any(dtype.startswith("float") for dtype in dtypes)
+
+    @property
+    def can_fail(self) -> bool:
+        """True if an index of an input may be outside of its table."""
+        return any(isinstance(loop, GatherLoop) for loop in self.loops)
+
+
+def check_program(program: FrameProgram) -> None:
+    """Raises `NetError` unless a program's names are unique and known, all views lie in their buffers, only
+    buffers of other kinds than constants and inputs are written, and no memory is written before a gather.
+    """
+    names = [each.name for each in (*program.buffers, *program.routines)]
+    if len(set(names)) < len(names):
+        raise NetError("two buffers or routines of a program have the same name")
+    for buffer in program.of("constant"):
+        values = program.constants.get(buffer.name)
+        if values is None or values.size != buffer.size:
+            raise NetError(f"the program lacks the {buffer.size} numbers of its constant {buffer.name}")
+    for kind in ("memory", "scratch"):
+        if any(buffer.offset % buffer.itemsize for buffer in program.of(kind)):
+            raise NetError(f"a {kind} buffer is not aligned")
+    memories = sorted(program.of("memory"), key=lambda buffer: buffer.offset)
+    if any(before.offset + before.bytes > after.offset for before, after in pairwise(memories)):
+        raise NetError("two memories overlap")
+    written = False
+    for loop in program.loops:
+        check_loop(program, loop)
+        if isinstance(loop, GatherLoop) and written:
+            raise NetError("a memory is written before an index is read, which may be outside of its table")
+        written |= any(
+            wrote and program.by_name[view.buffer].kind == "memory" for view, _, wrote in loop.views
+        )
+
+
+def check_loop(program: FrameProgram, loop: FrameLoop) -> None:
+    """Raises `NetError` unless the views of a loop lie in their buffers, and its instructions are known."""
+    for view, shape, is_written in loop.views:
+        buffer = program.by_name.get(view.buffer)
+        if buffer is None or len(view.strides) != len(shape):
+            raise NetError(f"{view} is no view of a buffer over {shape}")
+        first, last = view.bounds(shape)
+        if first < 0 or last >= buffer.size:
+            raise NetError(f"{view} over {shape} is outside of {buffer}")
+        if is_written and buffer.kind in ("constant", "input"):
+            raise NetError(f"a loop writes {buffer}")
+    if isinstance(loop, PointwiseLoop):
+        dtypes = [program.by_name[view.buffer].dtype for view in loop.reads]
+        results = [register for _, register in loop.writes]
+        check_instructions(loop.about, dtypes, loop.body, results, program.routine)
+
+
+def comment(about: str) -> str:
+    """Returns what a loop computes as the end of its line of text."""
+    return f"  # {about}" if about else ""
+
+
+def packed_weights(matrix: Array) -> Array:
+    """Returns the elements of a matrix [inputs, outputs] in the order of `ProductLoop.weight_index`.
+
+    >>> packed_weights(np.arange(20).reshape(2, 10)).tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17, 8, 9, 18, 19]
+    """
+    blocks = [matrix[:, first : first + BLOCK].ravel() for first in range(0, matrix.shape[1], BLOCK)]
+    return np.concatenate(blocks) if blocks else cast("Any", matrix).ravel()

@@ -1,0 +1,86 @@
+"""The sizes of a frame program: RAM, flash and multiply-adds, as a whole and for each part."""
+
+from collections.abc import Sequence
+
+from stepnet.compiler.targets.frame.program import FrameBuffer, FrameLoop, FrameProgram
+from stepnet.compiler.values.records import dataclass
+from stepnet.errors import RefusedError
+
+LISTED = 5
+"""The number of the largest arrays that a message lists."""
+
+
+@dataclass(frozen=True)
+class PartSizes:
+    """Sizes of one loop of a frame. part: what it computes. multiply_adds: those of a frame. constant_bytes:
+    those of the constants that it reads.
+    """
+
+    part: str
+    multiply_adds: int
+    constant_bytes: int
+
+    @classmethod
+    def of(cls, program: FrameProgram, loop: FrameLoop) -> "PartSizes":
+        """Returns what a loop of a program takes."""
+        used = {view.buffer for view, _, _ in loop.views if program.by_name[view.buffer].kind == "constant"}
+        size = sum(program.by_name[name].bytes for name in used)
+        return cls(loop.about or "copies", loop.multiplies, size)
+
+
+@dataclass(frozen=True)
+class FrameSizes:
+    """Sizes of a frame program.
+
+    ram_bytes: those of a context: the memories, the arena and a few more. memory_bytes, arena_bytes: those of
+    the memories, and of the room for a frame. constant_bytes: those of weights and tables in flash, besides
+    the code. saved_bytes: those of a saved state. multiply_adds: those of a frame. parts: what each part
+    takes, in order.
+    """
+
+    ram_bytes: int
+    memory_bytes: int
+    arena_bytes: int
+    constant_bytes: int
+    saved_bytes: int
+    multiply_adds: int
+    parts: tuple[PartSizes, ...]
+
+    @classmethod
+    def of(cls, program: FrameProgram, ram_bytes: int, saved_bytes: int) -> "FrameSizes":
+        """Returns what a program takes. ram_bytes, saved_bytes: those of a context and of a saved state."""
+        return cls(
+            ram_bytes,
+            sum(buffer.bytes for buffer in program.of("memory")),
+            program.arena_bytes,
+            program.constant_bytes,
+            saved_bytes,
+            program.multiplies,
+            tuple(PartSizes.of(program, loop) for loop in program.loops),
+        )
+
+
+def check_fits(program: FrameProgram, sizes: FrameSizes, ram: int | None, flash: int | None) -> None:
+    """Raises `RefusedError` for a program that takes more bytes than a machine has, saying what takes how
+    many. ram, flash: those that it has; None for enough.
+    """
+    if ram is not None and sizes.ram_bytes > ram:
+        raise RefusedError(
+            f"the model needs {sizes.ram_bytes} bytes of RAM, and there are {ram}: "
+            f"{sizes.memory_bytes} for memories ({largest(program.of('memory'))}), and "
+            f"{sizes.arena_bytes} for the arrays of a frame ({largest(program.of('scratch'))}), which share "
+            "memory: make layers smaller, or windows of convolutions shorter"
+        )
+    if flash is not None and sizes.constant_bytes > flash:
+        raise RefusedError(
+            f"the model needs {sizes.constant_bytes} bytes of flash for constants, and there are {flash}: "
+            f"{largest(program.of('constant'))}: make layers smaller"
+        )
+
+
+def largest(buffers: Sequence[FrameBuffer]) -> str:
+    """Returns the largest arrays with their bytes as text, for messages."""
+    ordered = sorted(buffers, key=lambda buffer: -buffer.bytes)
+    texts = [f"{each.title or each.name} {each.bytes}" for each in ordered[:LISTED]]
+    rest = sum(each.bytes for each in ordered[LISTED:])
+    return ", ".join([*texts, *([f"others {rest}"] if rest else [])]) or "none"

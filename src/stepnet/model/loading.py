@@ -1,0 +1,61 @@
+"""Loads the model in a file; the graph of an .onnx file that an earlier process read needs none."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepnet.compiler.values.arguments import LIBRARY, advised, file_path, is_any
+from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.onnx import load as load_onnx
+
+
+@advised(trust=LIBRARY)
+def load(
+    path: str | Path,
+    *,
+    recurrent_only: bool = False,
+    layout: str | None = None,
+    module: str | None = None,
+    steps: str | None = None,
+    axes: Mapping[str, str] | None = None,
+) -> Any:
+    """Loads the model in a file, ready to run: everything that the file computes.
+
+    Args:
+        path: The file. `.stepnet` files are models as `Model.save` wrote them. `.onnx` files and programs of
+            PaddlePaddle are read whole, and so are files of torch.export, Keras, TFLite and OpenVINO whose
+            layers are all supported. Files of other kinds are read if they specify that their model consists
+            of recurrent layers alone.
+        recurrent_only: Whether to read only the recurrent layers of a file, as if they stood in a row, and to
+            leave out everything else.
+        layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
+            it.
+        module: The name of the only recurrent layer to read; implies `recurrent_only`.
+        steps: "any" to state that no number in the file depends on the number of steps. A file that fixes
+            this number is run over sequences of other lengths only if it has no number that may have been
+            computed from it, or if you say so.
+        axes: The meaning of the axes of inputs by name, as {"x": "NT"}, where the operators of a file of
+            ONNX, torch.export or PaddlePaddle do not determine it; see `stepnet.onnx.load`.
+
+    Returns:
+        A `Graph`, an `RNN`, a `Stack` or a `Bidirectional`.
+
+    Raises:
+        FileError: For a file that cannot be read.
+        LayoutError: For a file with other layers, which are named, and for one that holds weights and no
+            architecture, unless `recurrent_only`.
+        ModelError: For operators that are not supported, and for a `.stepnet` file whose parts do not fit
+            together.
+        InputError: For axes that do not fit, or of a file of another kind.
+
+    >>> load("model.onnx")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.onnx: there is no such file
+    """
+    any_steps, file = is_any(steps), file_path(path, "model")
+    if file.suffix.lower() == ".onnx" and not recurrent_only and layout is module is None:
+        return load_onnx(file, axes=axes, steps=steps)
+    with IMPORTS:  # late: they take longer than to load an .onnx file
+        from stepnet.layout.files.choice import LayoutChoice
+        from stepnet.model.file import load_model
+    return load_model(path, recurrent_only, LayoutChoice(layout=layout, module=module), axes, any_steps)

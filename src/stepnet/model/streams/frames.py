@@ -1,0 +1,114 @@
+"""A model as one step of one sequence, with the memories of its stream, for programs of one frame."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import within
+from stepnet.compiler.net.ir import Builder, Net, ancestors
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.passes import Pipeline
+from stepnet.compiler.plan.passes.narrow import narrow
+from stepnet.compiler.plan.passes.prune import prune
+from stepnet.compiler.plan.passes.split_concat_matmul import split_concat_matmul
+from stepnet.compiler.targets.calibration import FrameSamples
+from stepnet.compiler.targets.frame.step import KEEPING, ModelStep, StepEnd, StepMemory
+from stepnet.compiler.targets.library import ArrayArgument, CallSpecification
+from stepnet.errors import InputError
+from stepnet.model.streams.composed import composition
+
+Array = np.ndarray
+PASSES: Pipeline = (prune, split_concat_matmul, narrow)
+"""The passes of a step: those that say which products are computed in fewer bits."""
+
+
+def step_of_call(call: CallSpecification, report: Any = None) -> ModelStep:
+    """Returns one step of a call's model, with all memories of its stream. Values that a sequence has once
+    are inputs of each step.
+
+    report: that of the quantization of the model, which may have samples for the scales of integers.
+
+    Raises `InputError` for a model that has no stream, and for one whose memories begin with its inputs.
+    """
+    made = composition(call.schedule, PASSES)
+    net, builder = call.net, made.builder
+
+    def ends(given: Iterable[ArrayArgument], numbers: Sequence[int]) -> tuple[StepEnd, ...]:
+        """Returns the inputs or outputs of the step. numbers: those of the model's net."""
+        return tuple(StepEnd(made.value(numbers[each.index]), each.name, each.title) for each in given)
+
+    initial = {
+        made.values[net.inputs[each.index]]
+        for each in call.arguments
+        if each.kind == "initial" and each.optional
+    }
+    inputs = ends((each for each in call.arguments if each.kind in ("sequence", "static")), net.inputs)
+    outputs = ends((each for each in call.arguments if each.kind == "output"), net.results)
+    numbers = [number for number in net.inputs if net.type_of(number).extent == CONST]
+    constants = dict(zip((made.values[number] for number in numbers), call.params, strict=True))
+    begins = [begin_of(builder, start, constants, initial) for start in made.start]
+    pairs = [*zip(made.before, made.after, begins, strict=True), *counted(builder)]
+    memories = [
+        StepMemory(before, after, f"memory_{builder.nodes[before].name or 'steps'}", "", begin)
+        for before, after, begin in pairs
+    ]
+    nodes = tuple(builder.nodes)
+    declared = tuple(number for number, node in enumerate(nodes) if node.operation == "input")
+    ended = (*(each.number for each in outputs), *(each.after for each in memories))
+    samples: FrameSamples | None = getattr(report, "samples_of_frames", None)
+    step = ModelStep(Net(nodes, declared, ended), inputs, tuple(memories), outputs, constants, samples)
+    if samples is not None:
+        check_samples(step, samples)
+    return step
+
+
+def check_samples(step: ModelStep, given: FrameSamples) -> None:
+    """Raises `InputError` if the samples of a quantization have other inputs than a step."""
+    wanted = [step.net.type_of(each.number).shape for each in step.inputs]
+    found = [array.shape[1:] for array in given.samples[0]]
+    if wanted != found:
+        raise InputError(
+            f"the model was quantized with samples of the features {found}, and its inputs have {wanted}: "
+            "quantize it with samples of these"
+        )
+
+
+def begin_of(
+    builder: Builder, start: int | None, constants: Mapping[int, Array], initial: set[int]
+) -> Array | None:
+    """Returns what a memory begins with, computed from the parameters; None for zeros.
+
+    start: the number of the value that it begins with in the net of one step; None for zeros. constants: the
+    parameters by their numbers. initial: the numbers of the memories that a call may give, which begin with
+    zeros here. Raises `InputError` for a memory that begins with a static.
+    """
+    if start is None or start in initial:
+        return None
+    needed = sorted(ancestors(builder.nodes, [start]))
+    given = [builder.nodes[n] for n in needed if builder.nodes[n].operation == "input" and n not in constants]
+    if given:
+        names = ", ".join(f"`{node.name}`" for node in given)
+        raise InputError(
+            f"the memories of the model begin with its inputs {names}, and those of a frame with zeros or "
+            "parameters: leave these inputs out of the model"
+        )
+    known = dict(constants)
+    with np.errstate(all="ignore"):
+        for number in needed:
+            node = builder.nodes[number]
+            if number not in known:
+                operands = [known[operand] for operand in node.inputs]
+                known[number] = operands[0] if node.operation in KEEPING else within(node, operands)
+    return np.asarray(known[start])
+
+
+def counted(builder: Builder) -> list[tuple[int, int, Array | None]]:
+    """Returns the number of steps so far as a memory, which a step adds 1 to, if the model reads it: its
+    values before and after, and what it begins with.
+    """
+    for number, node in enumerate(builder.nodes):
+        if node.operation == "index":
+            one = builder.constant(np.array(1, np.int64))
+            return [(number, builder.add("add", number, one), None)]
+    return []

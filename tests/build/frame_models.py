@@ -1,0 +1,121 @@
+"""Models that are built for one frame, with frames for them: each kind of operation and of memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import stepnet as sn
+
+Array = np.ndarray
+FRAMES = 9
+
+
+@dataclass
+class Numbers:
+    """Parameters of a dtype: the same numbers in each."""
+
+    dtype: Any
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(39))
+
+    def __call__(self, *shape: int, scale: float = 0.4) -> Array:
+        """Random numbers, rounded to float32."""
+        return (self.random.normal(size=shape) * scale).astype("f4").astype(self.dtype)
+
+    def rnn(self, name: str, inputs: int, hidden: int) -> sn.RNN:
+        """The recurrence of a known cell."""
+        params = sn.cells.CELLS[name].parameters(inputs, hidden)
+        return sn.cells.rnn(name, {name: self(*value.shape) for name, value in params.items()})
+
+
+def custom_step(x: Any, h: Any, params: Any) -> Any:
+    """A cell that no library has, with a norm of layers."""
+    h = np.maximum(x @ params["W"] + h @ params["R"] + params["b"], 0) * 0.5 + np.exp(-np.abs(h))
+    return sn.layer_norm(h) * params["g"], h
+
+
+def custom(numbers: Numbers) -> sn.RNN:
+    """A recurrence of that cell."""
+    params = {"W": numbers(6, 10), "R": numbers(10, 10, scale=0.1), "b": numbers(10), "g": numbers(10)}
+    return sn.RNN(custom_step, params, memory=10, inputs=6)
+
+
+def many_operations(x: Any, h: Any, params: Any) -> Any:
+    """Operations of every kind: views, prefix sums, choices, rounding, tables and elementary functions."""
+    shifted = np.concatenate([x[..., :3], h[..., 2:5]], -1)
+    chosen, kept = np.argmax(x, -1), np.where(shifted > 0, shifted, -shifted * 0.1)
+    blocks = np.swapaxes(np.reshape(x, (*x.shape[:-1], 2, 3)), -1, -2) @ params["U"]
+    rounded = np.floor(x) + np.ceil(x) * np.rint(x * 3) + np.sign(x)
+    curved = np.log1p(np.abs(x)) + np.sinh(x) * np.cosh(x) + np.arctan(x) + sn.erf(x)
+    h = np.tanh(h * 0.5 + x[..., ::-1] + np.cumsum(x, -1) * 0.1 + kept + params["T"][chosen])
+    powers = np.power(np.abs(x) + 0.1, 1.7) + np.sqrt(np.abs(x))
+    zeros = np.cumsum(x * -0.0, -1)
+    outputs = h, rounded + curved, blocks.max(-1), chosen, powers, x[..., [0, 3, 1]], (x > 0) & (h > 0)
+    return (*outputs, zeros), h
+
+
+def swapped(x: Any, memory: Any, params: Any) -> Any:
+    """Memories that take the places of others, and values that are read from last to first, also after the
+    loop that computes what they become.
+    """
+    first, second, earlier, total = memory
+    total = np.tanh(total[:, 0] + x)
+    made = np.tanh(first + x)
+    turned = made[..., ::-1] * second[..., ::-1]
+    return first - second + earlier * params["a"] + turned + made + total, (second, made, x, total[:, None])
+
+
+def sound(numbers: Numbers) -> sn.Graph:
+    """A causal convolution, a recurrent layer and a classifier, as for words or noise."""
+    gru = numbers.rnn("gru", 6, 10)
+
+    def model(x: Any, params: Any) -> Any:
+        """The model function."""
+        y = np.tanh(sn.conv1d(x, params["w"], padding="causal", dilation=2) + params["b"])
+        return sn.softmax(gru(y)[0] @ params["D"])
+
+    return sn.Graph(model, {"w": numbers(6, 6, 3), "b": numbers(6), "D": numbers(10, 7)}, inputs=6)
+
+
+def embedded(index: Any, params: Any) -> Any:
+    """Words as indices of a table, whose negative ones count from the end."""
+    return sn.layer_norm(params["T"][index] @ params["W"])
+
+
+def quantized(numbers: Numbers) -> sn.Stack:
+    """Two layers with products of int8."""
+    samples = [frames_of("quantized")[None].astype(numbers.dtype)]
+    return sn.quantize(sn.Stack([numbers.rnn("gru", 6, 10), numbers.rnn("lstm", 10, 9)]), samples, "int8")
+
+
+MODELS: dict[str, Callable[[Numbers], tuple[Any, Any]]] = {
+    "gru": lambda numbers: (numbers.rnn("gru", 3, 12), 3),
+    "lstm": lambda numbers: (numbers.rnn("lstm", 5, 13), 5),
+    "stack": lambda numbers: (sn.Stack([numbers.rnn("gru", 6, 10), numbers.rnn("lstm", 10, 9)]), 6),
+    "quantized": lambda numbers: (quantized(numbers), 6),
+    "sound": lambda numbers: (sound(numbers), 6),
+    "custom": lambda numbers: (custom(numbers), 6),
+    "operations": lambda numbers: (
+        sn.RNN(many_operations, {"T": numbers(6, 6), "U": numbers(2, 4)}, memory=6),
+        6,
+    ),
+    "swapped": lambda numbers: (sn.RNN(swapped, {"a": numbers(4)}, memory=[4, 4, 4, (1, 4)]), 4),
+    "embedded": lambda numbers: (
+        sn.Graph(embedded, {"T": numbers(9, 4), "W": numbers(4, 5)}),
+        sn.Spec((), "int32"),
+    ),
+}
+"""For each model: it, and the features of its inputs."""
+
+
+INPUTS = {"gru": 3, "lstm": 5, "swapped": 4}
+"""The features of inputs that are not 6."""
+
+
+def frames_of(name: str) -> Array:
+    """Frames for a model."""
+    random = np.random.default_rng(40)
+    if name == "embedded":
+        return random.integers(-9, 9, FRAMES).astype("i4")
+    return random.normal(size=(FRAMES, INPUTS.get(name, 6))).astype("f4")

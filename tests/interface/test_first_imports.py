@@ -1,0 +1,36 @@
+"""Imports ahead of the first result of a process: no library that it does not need."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from zoo import rnn_of
+
+from stepnet.onnx import save
+
+RUN = """
+import sys
+from stepnet.cli.commands import app
+app(["run", *sys.argv[1:]], standalone_mode=False)
+assert not {"pandas", "pyarrow.compute", "torch"} & sys.modules.keys()
+"""
+
+
+def run(script: str, *arguments: str) -> None:
+    """Runs a script in a new process."""
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_over_files_needs_no_pandas(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = pyarrow.array(
+        [[[1.0, 2.0, 3.0]] * 4, [[4.0, 5.0, 6.0]]], pyarrow.list_(pyarrow.list_(pyarrow.float32()))
+    )
+    parquet.write_table(pyarrow.table({"x": rows}), tmp_path / "x.parquet")
+    save(rnn_of("gru", 3, 4, seed=0), str(tmp_path / "m.onnx"))
+    run(RUN, *(str(tmp_path / name) for name in ("m.onnx", "x.parquet")), "-o", str(tmp_path / "y.parquet"))
+    assert parquet.read_table(tmp_path / "y.parquet").num_rows == 2
