@@ -593,14 +593,15 @@ def test_arrays_of_rows_may_be_filled_anew(later: bool) -> None:
 
     one = sn.Spec((1,), "float32")
     graph = sn.Graph(model, inputs=one, statics=one)
-    before, statics = graph.stream_chunks(rows=1, statics=np.zeros((1, 1), np.float32)), np.float32([[10]])
-    before.chunk(np.float32([[[1], [2]]]))
+    statics = np.array([[10]], "float32")
+    before = graph.stream_chunks(rows=1, statics=np.zeros((1, 1), np.float32))
+    before.chunk(np.array([[[1], [2]]], "float32"))
     state = before.state
     stream = graph.stream_chunks(rows=0) if later else graph.stream_chunks(1, initial=state, statics=statics)
     if later:
         stream.add(rows=1, initial=state, statics=statics)
     for array in (statics, *state.values()):
         array[...] = 99
-    assert stream.chunk(np.float32([[[1]]])).tolist() == [[[14.0]]]
+    assert stream.chunk(np.array([[[1]]], "float32")).tolist() == [[[14.0]]]
     statics[...] = 99
-    assert stream.chunk(np.float32([[[1]]])).tolist() == [[[15.0]]]
+    assert stream.chunk(np.array([[[1]]], "float32")).tolist() == [[[15.0]]]
