@@ -11,12 +11,13 @@ import sys
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args, get_overloads
 
 import numpy as np
 import pytest
 from zoo import rnn_of
 
-from stepnet.build import DeviceBuild, build
+from stepnet.build import Build, DeviceBuild, build
 from stepnet.compiler.targets.frame import FrameProgram, FrameRun
 from stepnet.compiler.targets.frame.machine import DEVICES, MachineProgram, compiled_text, module_of
 from stepnet.errors import InputError, RefusedError
@@ -292,6 +293,20 @@ def test_packages_have_the_files_of_their_kind(package: str, tmp_path: Path):
     assert f"#define WORDS_RAM_BYTES {made.sizes.ram_bytes}U" in text
     assert f"uint64_t words[{made.sizes.ram_bytes // 8}];" in text
     assert json.loads(made.manifest.read_text())["target"] == "cortex-m4f"
+
+
+def test_types_name_every_target(tmp_path: Path):
+    devices, libraries, _ = (get_args(each.__annotations__["target"]) for each in get_overloads(build))
+    assert devices == ("c", *DEVICES)
+    every = ", ".join((*libraries, *devices))
+    refused(InputError, f"target is one of {every}, not 'riscv128'", "riscv128", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"), [("x86-64-v3", Build), ("c", DeviceBuild), ("riscv32", DeviceBuild)]
+)
+def test_builds_for_devices_are_values_of_their_own(target: str, kind: type, tmp_path: Path):
+    assert type(build(rnn_of("gru", 3, 5), tmp_path, target=target, inputs=3)) is kind
 
 
 def refused(error: type[Exception], message: str, target: str, folder: Path, **options: object) -> None:
