@@ -11,6 +11,7 @@ nor WebAssembly from files:
 """
 
 import argparse
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -32,6 +33,10 @@ SHORT = 12
 """The frames of an utterance that is recorded on the page, or more where a speaker has none as short."""
 WRONG = 36
 """The row of an utterance that the network tells wrong, which the page has besides one of each speaker."""
+
+
+COMMENTS = re.compile(r"^ *(//[^\n]*|/\*\*.*?\*/)\n", re.MULTILINE | re.DOTALL)
+"""The comments of a script that have lines of their own, which the page does without."""
 
 
 def listener(x: Array, h: Array, weights: dict[str, Array]) -> tuple[dict[str, Array], Array]:
@@ -58,10 +63,10 @@ def make(folder: Path) -> DeviceBuild:
         package = {"name": "speakers", "target": "wasm32", "weights": "beside", "inputs": FEATURES}
         made = build(rnn, place, **package)
         modules = sorted(Path(place).glob("*.wasm"))
-        for path in (Path(place) / "speakers.js", Path(place) / "speakers.weights", *modules):
+        for path in (Path(place) / "speakers.weights", *modules, SOURCES / "page.css"):
             shutil.copy(path, folder)
-    for path in [*SOURCES.glob("*.js"), SOURCES / "page.css"]:
-        shutil.copy(path, folder)
+        for path in (Path(place) / "speakers.js", *SOURCES.glob("*.js")):
+            (folder / path.name).write_text(COMMENTS.sub("", path.read_text("utf-8")), encoding="utf-8")
     rows = chosen(data)
     frames = [np.asarray(data.utterances[row], "<f4") for row in rows]
     (folder / "utterances.f32").write_bytes(np.concatenate(frames).tobytes())

@@ -88,7 +88,7 @@ def fixed_routine(operation: str) -> Routine:
     """Returns the routine of an elementary function, of numbers with 15 digits behind the point.
 
     >>> fixed_routine("tanh").name, len(fixed_routine("tanh").body)
-    ('tanh_i32', 56)
+    ('tanh_i32', 63)
     """
     code, x = Recorder(1), FrameRegister(0, "int32")
     result = FUNCTIONS[operation](code, x)
