@@ -1,5 +1,6 @@
 """Axes of ONNX inputs that are sequences and steps: by names of sizes, by operators, and by the user."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,10 @@ def test_loading_a_file_takes_the_axes_that_its_refusal_advises(tmp_path: Path):
     assert_close(found.swapaxes(0, 1), wanted, 5, 4)
     with pytest.raises(InputError, match="axes= names 'y', and the inputs are x"):
         sn.load(path, axes={"y": "TN"})
+    wrongs: list[Any] = [5, ["x"], {"x": 1}]
+    for wrong in wrongs:
+        with pytest.raises(InputError, match=re.escape(f'{{"x": "NT"}}, not {wrong}')):
+            sn.load(path, axes=wrong)
     with pytest.raises(InputError, match="axes= is for the whole graph of a file, and not for recurrent"):
         sn.load(path, axes={"x": "TN"}, recurrent_only=True)
     with pytest.raises(InputError, match=r"axes= is for files of \.onnx and \.pt2 and programs of Paddle"):

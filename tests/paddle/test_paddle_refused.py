@@ -160,6 +160,9 @@ def test_axes_that_do_not_fit(tmp_path: Path) -> None:
     path = written("json begun", tmp_path)
     with pytest.raises(InputError, match="axes= names 'nope', and the inputs are x, h0"):
         stepnet.paddle.load(path, axes={"nope": "NT"})
+    wrong: Any = {"x": 1}
+    with pytest.raises(InputError, match=r"axes= is a text for each input by name, .* not \{'x': 1\}"):
+        stepnet.paddle.load(path, axes=wrong)
     with pytest.raises(ModelError, match=r"its input is \[sequences, steps, features\]"):
         stepnet.paddle.load(path, axes={"x": "TN"})
 

@@ -76,6 +76,9 @@ def test_wrong_arguments_for_a_program_are_refused():
         stepnet.torch.graph(program, EXAMPLE, lengths="x")
     with pytest.raises(InputError, match=r"axes= names 'y', and the inputs are x"):
         stepnet.torch.graph(program, EXAMPLE, axes={"y": "NT"})
+    wrong: Any = {"x": 1}
+    with pytest.raises(InputError, match=r"axes= is a text for each input by name, .* not \{'x': 1\}"):
+        stepnet.torch.graph(program, EXAMPLE, axes=wrong)
 
 
 def test_what_pytorch_cannot_export_is_refused_in_plain_words():

@@ -20,7 +20,7 @@ from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ir import Net, Node, unchecked_net
 from stepnet.compiler.net.types import Literal, Type
 from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import MOST_MEMORY, is_any
+from stepnet.compiler.values.arguments import MOST_MEMORY, is_any, stated_axes
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
@@ -63,7 +63,7 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str 
             depends on the padding.
         InputError: For axes that do not fit.
     """
-    stated, any_steps = axes or {}, is_any(steps)
+    stated, any_steps = stated_axes(axes), is_any(steps)
     contents = small_contents(path)
     key = None if contents is None else key_of(path, contents, stated, any_steps)
     if contents is None or key is None:

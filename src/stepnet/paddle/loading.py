@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from stepnet.compiler.values.arguments import is_any
+from stepnet.compiler.values.arguments import is_any, stated_axes
 from stepnet.errors import ModelError
 from stepnet.importers.axes import FEATURE
 from stepnet.layout.files.paddle import parameters, pir, protobuf
@@ -66,7 +66,7 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str 
     source = program_path(Path(path))
     program, arrays = read(source)
     check_supported(program)
-    stated, any_steps = axes or {}, is_any(steps)
+    stated, any_steps = stated_axes(axes), is_any(steps)
     check_names(stated, [variable.name for variable in program.inputs])
 
     def build(chosen: Sequence[str], apart: Apart) -> Graph:

@@ -451,6 +451,19 @@ def checked_integers(
     return array.astype(np.int64)
 
 
+def stated_axes(axes: Any) -> dict[str, str]:
+    """Returns the user's argument `axes`, the meaning of the axes of a file's inputs by their names; an empty
+    dict for None. Raises `InputError` for anything else than texts by name.
+
+    >>> stated_axes({"x": "NT"}), stated_axes(None)
+    ({'x': 'NT'}, {})
+    """
+    given: Any = {} if axes is None else axes
+    if not isinstance(given, Mapping) or {type(text) for text in cast("Any", given).values()} - {str}:
+        raise InputError(f'axes= is a text for each input by name, as {{"x": "NT"}}, not {short_repr(axes)}')
+    return dict(cast("Any", given))
+
+
 def is_any(steps: str | None) -> bool:
     """Tells whether the user's argument `steps` is "any"; raises `InputError` for other values but None."""
     if steps not in (None, "any"):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.compiler.values.arguments import stated_axes
 from stepnet.compiler.values.dtypes import COMPUTED
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError, StepError, StepnetError, named, printable
@@ -110,7 +111,7 @@ def graph(path: Path, *, axes: Any = None, title: str | None = None, any_steps: 
         except (StepError, ModelError) as error:
             raise AxesError(str(error)) from error
 
-    stated = dict.fromkeys(program.inputs, axes) if isinstance(axes, str) else dict(axes or {})
+    stated = dict.fromkeys(program.inputs, axes) if isinstance(axes, str) else stated_axes(axes)
     check_names(stated, program.inputs)
     choices = product(
         *([stated[name]] if name in stated else program.usual_axes(name) for name in program.inputs)
