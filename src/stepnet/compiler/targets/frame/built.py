@@ -15,8 +15,10 @@ from stepnet.compiler.values.version import __version__
 
 @dataclass(frozen=True)
 class BuiltSource:
-    """Files of what runs one frame: their contents by their places in a folder, and what the program takes of
-    a machine. program: the program.
+    """The files of a frame program, not yet written.
+
+    program: the program. contents: the bytes of each file, by its path in the folder. sizes: the RAM, flash
+    and multiply-adds that a frame takes.
     """
 
     program: FrameProgram

@@ -88,7 +88,7 @@ class CProgram:
 
     @property
     def ends(self) -> list[FrameBuffer]:
-        """The inputs and outputs, which are arguments."""
+        """The buffers of inputs and of outputs, which are the arguments of the C functions in this order."""
         return [*self.program.of("input"), *self.program.of("output")]
 
     @property

@@ -69,7 +69,7 @@ class StepLowering:
         return self.value(memory.after)
 
     def begin(self, memory: StepMemory) -> Array | None:
-        """Returns what the array of a memory begins with; None for zeros."""
+        """Returns the numbers that a memory has before the first frame; None for zeros."""
         return memory.begin
 
     def value(self, number: int) -> FrameValue:

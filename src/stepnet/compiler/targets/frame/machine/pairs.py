@@ -15,7 +15,7 @@ WIDTH = 8
 
 
 def spread_pair(code: FrameCode, first: ir.Value, second: ir.Value) -> ir.Value:
-    """Writes a vector of 16-bit integers with two of int8 in turn."""
+    """Writes code that makes a vector of 16-bit integers: two numbers of int8, widened, in turn."""
     low = code.zext(code.sext(first, I16), I32)
     high = code.shl(code.sext(second, I32), ir.Constant(I32, 16))
     return code.bitcast(code.spread(code.or_(low, high), WIDTH // 2), vector_of(I16, WIDTH))

@@ -65,7 +65,7 @@ class WasmReader:
             raise FileError("a WebAssembly object has a name that is no UTF-8") from error
 
     def part(self) -> "WasmReader":
-        """Reads a part that begins with its size: a reader of its bytes."""
+        """Reads the size with which a part begins, and its bytes; returns a reader of these."""
         return WasmReader(self.take(self.unsigned()))
 
 
