@@ -210,6 +210,8 @@ def put(whole: Array, places: Array, rows: Array) -> None:
     """
     size = rows.itemsize * prod(rows.shape[1:])
     if size and len(rows):
-        row = np.dtype((np.void, size))
+        # `np.dtype((np.void, size))` calls Python within NumPy, which drops the exception of a signal's
+        # handler that runs there.
+        row = np.dtype(f"V{size}")
         target, source = (array.reshape(len(array), -1).view(row)[:, 0] for array in (whole, rows))
         target[places] = source
