@@ -25,9 +25,8 @@ class paused_collector:  # noqa: N801 - it is written as a function
     True
     """
 
-    def __init__(self) -> None:
-        """Prepares the context, in which Python's garbage collector is not paused yet."""
-        self.pauses = False
+    # An attribute of the class: `__del__` runs even where an interrupt comes ahead of `__init__`.
+    pauses = False
 
     def __enter__(self) -> None:
         """Pauses Python's garbage collector, if it is on, and notes this in `PAUSED`."""
@@ -42,7 +41,8 @@ class paused_collector:  # noqa: N801 - it is written as a function
 
     def __del__(self) -> None:
         """Ends the pause of the garbage collector if the context was not left normally."""
-        self.end()  # an interrupt may end `__enter__`, and then no `__exit__` follows
+        if self.pauses:  # an interrupt may end `__enter__`, and then no `__exit__` follows
+            self.end()
 
     def end(self) -> None:
         """Ends this context's pause of Python's garbage collector, if there is one."""

@@ -3,10 +3,8 @@
 A few lanes, so that few sequences wait for one.
 """
 
-import sys
 from collections.abc import Generator
 from itertools import pairwise
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -378,21 +376,3 @@ def test_rows_that_wait_write_what_they_write_alone(sampler: Any, monkeypatch: p
         share_in(way, monkeypatch)
         found = sn.generate(rnn(), starts, statics=statics, **options)
         assert_same_bits(found, sn.Ragged.from_list(alone))
-
-
-def test_an_exception_while_rows_are_put_is_not_lost() -> None:
-    """NumPy drops an exception of Python code that its C code calls, as one of a signal's handler is."""
-    called: list[str] = []
-
-    def trace(frame: FrameType, event: str, argument: object) -> None:
-        called.append(frame.f_code.co_name)
-
-    whole, rows = np.zeros((3, 2)), np.ones((2, 2))
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        ending.put(whole, np.array([2, 0]), rows)
-    finally:
-        sys.settrace(before)
-    assert not [name for name in called if hasattr(np._core._internal, name)]  # pyright: ignore[reportAttributeAccessIssue]
-    assert whole.tolist() == [[1, 1], [0, 0], [1, 1]]
