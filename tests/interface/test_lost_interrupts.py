@@ -113,12 +113,15 @@ def ends(operation: Callable[[], object], interrupted: Pair) -> bool:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_interrupt_is_lost(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = sys.gettrace()
+def test_no_interrupt_is_lost(name: str) -> None:
+    before = sys.gettrace(), sys.unraisablehook
     operation = MODELS[name]()
     for _ in range(2):
         operation()
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    assert [each for each in pairs(operation) if not ends(operation, each)] == []
-    operation()
-    sys.settrace(before)
+    sys.unraisablehook = lambda _: None
+    try:
+        assert [each for each in pairs(operation) if not ends(operation, each)] == []
+        operation()
+    finally:
+        sys.settrace(before[0])
+        sys.unraisablehook = before[1]
