@@ -35,7 +35,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 BENCH_PEERS := openvino tensorflow jax paddle
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark peft
 
-.PHONY: help demo page monitor test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-gpu gpu-report test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
+.PHONY: help demo page monitor noise voice test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-gpu gpu-report test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,12 @@ page: $(VENV)/demo.stamp ## the same in a browser: a page of static files, in bu
 
 monitor: $(VENV)/test.stamp ## a monitor of a motor: trained, built as C for a microcontroller, and run on faults
 	$(BIN)/python examples/motor_monitor.py build/monitor
+
+noise: $(VENV)/test.stamp ## noise suppression: trained, built as C for a microcontroller, and run on new noises
+	$(BIN)/python examples/noise_suppression.py build/noise
+
+voice: $(VENV)/test.stamp ## voice activity: trained, built as C without floats, and run on new voices and noises
+	$(BIN)/python examples/voice_activity.py build/voice
 
 test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and docs, on all processors
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)

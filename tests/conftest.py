@@ -108,6 +108,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--save", action="store_true", help="keep what frameworks gave and browsers showed")
     parser.addoption("--steps", type=int, default=10_000, help="with --long: how many random steps")
     parser.addoption("--seed", type=int, help="with --long: what random steps begin with, as it was printed")
+    parser.addoption("--share", default="1/1", help="without --long: 2/3 is of each three tests the second")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -185,7 +186,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without --long each n-th case alone of a test marked `long(every=n)`, or of the tests of a file that
     have one `of`; of a test marked `long(each=True)` few cases that have each row of each `parametrize`, and
     of one marked `long(pairs=True)` few that have each two rows of two of them; and of a property marked
-    `long(examples=n)` that many examples. Without oneDNN the examples of its own pages are skipped, and
+    `long(examples=n)` that many examples; and of all that the share that `--share` says. Without oneDNN the
+    examples of its own pages are skipped, and
     elsewhere than on Linux those of libraries for C. What runs on Ray is first.
     """
     items.sort(key=lambda item: not uses_ray(item))
@@ -217,8 +219,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT] |= {
         name: ("cases", count, cases[name]) for name, count in Counter(left.values()).items()
     }
-    config.hook.pytest_deselected(items=list(left))
-    items[:] = [item for item in items if item not in left]
+    kept = [item for item in items if item not in left]
+    place, of = map(int, config.option.share.split("/"))
+    mine = dict.fromkeys(kept[place - 1 :: of])
+    config.stash[LEFT]["--share"] = "shares", len(kept) - len(mine), len(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in mine])
+    items[:] = mine
 
 
 def fewer_examples(item: Any, count: int) -> tuple[int, int]:
@@ -272,6 +278,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(
                 f"left to make test-long: {out:,} of {all_:,} {kind} of {len(counts)} tests"
             )
+
+    _, out, all_ = left.get("--share", ("shares", 0, 0))
+    if out:
+        terminalreporter.write_line(f"left to runs of other shares: {out:,} of {all_:,} tests")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -69,6 +69,26 @@ def calls() -> None:
         typer.echo(f"{time:8.0f} us  {name}")
 
 
+@app.command()
+def estimates() -> None:
+    """Print the estimates of cells on an H100, beside what was measured of them and of cuDNN: no GPU is
+    needed.
+    """
+    from bench.gpu.estimates import table
+
+    for line in table():
+        typer.echo(line)
+
+
+@app.command()
+def compiling() -> None:
+    """Print the processor seconds until the PTX of cells is there: compiled, and from the cache."""
+    from bench.gpu.estimates import compile_times
+
+    for name, cold, warm, again in compile_times():
+        typer.echo(f"{name}: {cold:.2f} s, from the cache {warm:.2f} s, again {1000 * again:.0f} ms")
+
+
 if __name__ == "__main__":
     try:
         app(prog_name="python -m bench.gpu")

@@ -227,6 +227,13 @@ def calibration(path: Path) -> str:
 
 
 def of_file(path: Path) -> dict[str, Any]:
-    """Reads results; those of the prototype have `stages` in place of parts."""
-    result = json.loads(path.read_text("utf-8"))
-    return result if "parts" in result else {**result, "parts": result["stages"]}
+    """Reads results; those of the prototype have `stages` in place of parts. Raises `InputError` for a file
+    that is no report.
+    """
+    try:
+        result = json.loads(path.read_text("utf-8"))
+        return result if "parts" in result else {**result, "parts": result["stages"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is no report of `python -m bench.gpu report`: {type(error).__name__}: {error}"
+        ) from None

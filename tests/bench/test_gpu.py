@@ -20,7 +20,16 @@ import torch
 from constants import Constants
 from typer.testing import CliRunner
 
-from bench.gpu import arithmetic, calibrate, exchanges, microbenchmarks, parts, sanitized, schedules
+from bench.gpu import (
+    arithmetic,
+    calibrate,
+    estimates,
+    exchanges,
+    microbenchmarks,
+    parts,
+    sanitized,
+    schedules,
+)
 from bench.gpu.__main__ import app
 from bench.gpu.calibrate import Measured, calibration, fitted_facts, measured, positive_fit
 from bench.gpu.cells import recurrence
@@ -72,6 +81,7 @@ def test_a_part_runs_in_emulation(name: str, place: Place):
     json.dumps(rows)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", sanitized.CASES)
 def test_a_kernel_of_each_schedule_is_right(name: str, place: Place):
     assert sanitized.CASES[name](place)["right"]
@@ -250,6 +260,41 @@ def test_without_a_gpu_it_is_said():
         Place()
     with pytest.raises(InputError, match="'llvm' is no engine for GPUs: give 'cuda' or 'cuda-emulated'"):
         Place("llvm")
+
+
+def test_without_a_gpu_a_report_is_refused(tmp_path: Path):
+    for command in (["report", str(tmp_path / "result.json")], ["part", "engine"]):
+        error = CliRunner().invoke(app, command).exception
+        assert isinstance(error, DeviceError)
+        assert "there is no CUDA driver here" in str(error)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_estimates_are_beside_what_was_measured():
+    """All numbers of a row: those that were measured are of the files, and per operation by hand."""
+    *_, row = estimates.table(["minimal_gated_unit"], [256])
+    name, *cells = [cell.strip() for cell in row.strip("|").split("|")]
+    estimate, measured_time, cudnn_time, per_flop = map(float, cells[:4])
+    assert (name, measured_time, cudnn_time) == ("minimal gated unit 256", 2.5, 12.52)
+    assert per_flop == round(estimate / (2 * 2 * 256**2) / (12.524 / (2 * 4 * 256**2)), 2) < 1
+    assert 1 < estimate < 4
+    assert estimates.measured("slstm", 1024, 16) == "", "it was not measured"
+
+
+@pytest.mark.long
+def test_code_is_compiled_once_and_then_read():
+    ((name, cold, warm, again),) = estimates.compile_times([("simple_rnn", 32)])
+    assert name == "simple rnn 32"
+    assert cold > warm > again > 0
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}"])
+def test_facts_of_what_is_no_report_are_refused(text: str | None, tmp_path: Path):
+    if text is not None:
+        (tmp_path / "report.json").write_text(text)
+    error = CliRunner().invoke(app, ["facts", str(tmp_path / "report.json")]).exception
+    assert isinstance(error, InputError)
+    assert "report.json is no report of `python -m bench.gpu report`: " in str(error)
 
 
 # ---- the facts of the cost model

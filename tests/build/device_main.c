@@ -43,6 +43,26 @@ static void fault(void)
 __attribute__((section(".vectors"), used)) static const void *vectors[16] = {
     &stack_top, _start, fault, fault, fault, fault, fault};
 
+#elif defined(_WIN32)
+
+int _fltused; /* what the code of floats asks of a C library */
+__declspec(dllimport) void *GetStdHandle(unsigned);
+__declspec(dllimport) int WriteFile(void *, const void *, unsigned, unsigned *, void *);
+__declspec(dllimport) void ExitProcess(unsigned);
+static void put(const void *data, unsigned count)
+{
+    WriteFile(GetStdHandle(-11U), data, count, &count, 0);
+}
+static void stop(int code)
+{
+    ExitProcess((unsigned)code);
+}
+int start(void);
+void _start(void)
+{
+    start();
+}
+
 #else
 
 #if defined(__arm__)
@@ -52,6 +72,21 @@ static long call(long number, long a, long b, long c)
     register long r0 __asm__("r0") = a, r1 __asm__("r1") = b, r2 __asm__("r2") = c;
     __asm__ volatile("push {r7}\n mov r7, %1\n svc 0\n pop {r7}" : "+r"(r0) : "r"(number), "r"(r1), "r"(r2) : "memory");
     return r0;
+}
+#elif defined(__x86_64__)
+enum { WRITE = 1, EXIT = 60 };
+static long call(long number, long a, long b, long c)
+{
+    __asm__ volatile("syscall" : "+a"(number) : "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return number;
+}
+#elif defined(__aarch64__)
+enum { WRITE = 64, EXIT = 93 };
+static long call(long number, long a, long b, long c)
+{
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    return x0;
 }
 #else
 enum { WRITE = 64, EXIT = 93 };
@@ -71,6 +106,9 @@ static void stop(int code)
     call(EXIT, code, 0, 0);
 }
 int start(void);
+#if defined(__x86_64__)
+__attribute__((force_align_arg_pointer)) /* nobody has called this function */
+#endif
 void _start(void)
 {
     start();

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import stepnet as sn
+from stepnet.build import DeviceBuild, build
 
 Array = np.ndarray
 FRAMES = 9
@@ -51,8 +53,22 @@ def many_operations(x: Any, h: Any, params: Any) -> Any:
     h = np.tanh(h * 0.5 + x[..., ::-1] + np.cumsum(x, -1) * 0.1 + kept + params["T"][chosen])
     powers = np.power(np.abs(x) + 0.1, 1.7) + np.sqrt(np.abs(x))
     zeros = np.cumsum(x * -0.0, -1)
-    outputs = h, rounded + curved, blocks.max(-1), chosen, powers, x[..., [0, 3, 1]], (x > 0) & (h > 0)
+    outputs = (
+        h,
+        rounded + curved,
+        blocks.max(-1),
+        chosen,
+        powers,
+        x[..., [0, 3, 1]],
+        (x > 0) & (h > 0),
+    )
     return (*outputs, zeros), h
+
+
+def turned(x: Any, h: Any, params: Any) -> Any:
+    """Angles of several sizes, and remainders."""
+    h = np.sin(x * 32) * np.cos(x * 2.0**20) * params["a"] + h * 0.5
+    return (h, np.tan(x) % 0.75, x // -0.5), h
 
 
 def swapped(x: Any, memory: Any, params: Any) -> Any:
@@ -89,17 +105,32 @@ def quantized(numbers: Numbers) -> sn.Stack:
     return sn.quantize(sn.Stack([numbers.rnn("gru", 6, 10), numbers.rnn("lstm", 10, 9)]), samples, "int8")
 
 
+def pruned(numbers: Numbers) -> sn.RNN:
+    """A GRU with an input's weights in blocks of 4x1 and recurrent ones of 16x1, of which most are zeros."""
+    params = dict(numbers.rnn("gru", 6, 16).params)
+    kept = np.random.default_rng(41).random((22, 12)) < 0.12
+    params["W"] = params["W"] * np.repeat(kept[:6], 4, axis=1)
+    params["R"] = params["R"] * np.repeat(kept[6:, :3], 16, axis=1)
+    return sn.cells.rnn("gru", params)
+
+
 MODELS: dict[str, Callable[[Numbers], tuple[Any, Any]]] = {
     "gru": lambda numbers: (numbers.rnn("gru", 3, 12), 3),
     "lstm": lambda numbers: (numbers.rnn("lstm", 5, 13), 5),
     "stack": lambda numbers: (sn.Stack([numbers.rnn("gru", 6, 10), numbers.rnn("lstm", 10, 9)]), 6),
     "quantized": lambda numbers: (quantized(numbers), 6),
+    "pruned": lambda numbers: (pruned(numbers), 6),
+    "pruned_int8": lambda numbers: (
+        sn.quantize(pruned(numbers), [frames_of("pruned")[None].astype(numbers.dtype)], "int8"),
+        6,
+    ),
     "sound": lambda numbers: (sound(numbers), 6),
     "custom": lambda numbers: (custom(numbers), 6),
     "operations": lambda numbers: (
         sn.RNN(many_operations, {"T": numbers(6, 6), "U": numbers(2, 4)}, memory=6),
         6,
     ),
+    "turned": lambda numbers: (sn.RNN(turned, {"a": numbers(6)}, memory=6), 6),
     "swapped": lambda numbers: (sn.RNN(swapped, {"a": numbers(4)}, memory=[4, 4, 4, (1, 4)]), 4),
     "embedded": lambda numbers: (
         sn.Graph(embedded, {"T": numbers(9, 4), "W": numbers(4, 5)}),
@@ -119,3 +150,22 @@ def frames_of(name: str) -> Array:
     if name == "embedded":
         return random.integers(-9, 9, FRAMES).astype("i4")
     return random.normal(size=(FRAMES, INPUTS.get(name, 6))).astype("f4")
+
+
+def built(name: str, folder: Path, target: str = "c", **options: Any) -> tuple[DeviceBuild, Array]:
+    """A model that is built with the name m, and frames for it: one of `MODELS`, or a GRU in integers alone,
+    whose name is the dtype of its inputs.
+    """
+    if name in MODELS:
+        model, inputs = MODELS[name](Numbers("f4"))
+        made = build(model, folder, name="m", target=target, inputs=inputs, **options)
+        assert isinstance(made, DeviceBuild)
+        return made, frames_of(name)
+    frames = frames_of(name)
+    model = sn.quantize(Numbers("f4").rnn("gru", 6, 10), [frames[None]], "int8", activations=name)
+    made = build(model, folder, name="m", target=target, inputs=6, **options)
+    assert isinstance(made, DeviceBuild)
+    (given,) = made.program.of("input")
+    assert given.scale is not None
+    most = np.iinfo(given.dtype).max
+    return made, np.clip(np.rint(frames / given.scale), -most, most).astype(given.dtype)

@@ -93,6 +93,7 @@ MODELS = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_libraries_give_the_bits_of_python(name: str, tmp_path: Path):
     model, dtype = MODELS[name]

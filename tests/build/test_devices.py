@@ -1,15 +1,10 @@
 """Packages for devices: in emulation, their machine code has the bits of NumPy's operations on each frame."""
 
-import ctypes
 import json
-import platform
 import re
 import shutil
 import struct
 import subprocess
-import sys
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args, get_overloads
 
@@ -18,164 +13,86 @@ import pytest
 from zoo import rnn_of
 
 from stepnet.build import Build, DeviceBuild, build
-from stepnet.compiler.targets.frame import FrameProgram, FrameRun
 from stepnet.compiler.targets.frame.machine import DEVICES, MachineProgram, compiled_text, module_of
 from stepnet.errors import InputError, RefusedError
-from tests.build.frame_models import MODELS, Numbers, frames_of
+from tests.build.frame_models import MODELS, built
+from tests.build.frame_sources import in_numpy
+from tests.build.machines import ARM_GCC, EMULATIONS, Emulation, emulated
 
 Array = np.ndarray
 MAIN = Path(__file__).with_name("device_main.c")
-ZIG = shutil.which("zig") or (
-    Path(spec.origin).parent / "zig" if (spec := find_spec("ziglang")) and spec.origin else None
-)
-HALF = 4
-C_TYPES = {"float32": "float", "int32": "int32_t", "int64": "int64_t", "bool": "uint8_t"}
-SCRIPT = """ENTRY(_start)
-MEMORY {{ ROM (rx) : ORIGIN = {rom}, LENGTH = 512K RAM (rw) : ORIGIN = {ram}, LENGTH = 256K }}
-SECTIONS {{
-  .text : {{ KEEP(*(.vectors)) *(.text*) *(.rodata*) }} >ROM
-  .ARM.exidx : {{ *(.ARM.exidx*) }} >ROM
-  .data : {{ *(.data*) }} >RAM
-  .bss : {{ *(.bss*) *(COMMON) }} >RAM
-  stack_top = ORIGIN(RAM) + LENGTH(RAM);
-}}
-"""
-
-
-@dataclass(frozen=True)
-class Emulation:
-    """An emulator that runs code of a platform here. zig: the target and options of the linker. command:
-    the emulator's. memory: the first addresses of ROM and RAM of a machine without a system.
-    """
-
-    zig: str
-    command: str
-    memory: tuple[str, str] | None = None
-
-
-def board(machine: str, core: str, *memory: str, abi: str = "eabihf") -> Emulation:
-    """A board with a Cortex-M."""
-    emulator = f"qemu-system-arm -M {machine} -nographic -semihosting-config enable=on,target=native -kernel"
-    return Emulation(f"thumb-freestanding-{abi} -mcpu={core}", emulator, (memory[0], memory[1]))
-
-
-EMULATIONS = {
-    "cortex-m0plus": board("mps2-an385", "cortex_m0plus", "0", "0x20000000", abi="eabi"),
-    "cortex-m4f": board("mps2-an386", "cortex_m4", "0", "0x20000000"),
-    "cortex-m33": board("mps2-an505", "cortex_m33", "0x10000000", "0x38000000"),
-    "cortex-m55": board("mps3-an547", "cortex_m55", "0", "0x20000000"),
-    "armv7": Emulation("arm-linux-musleabihf -nostdlib", "qemu-arm"),
-    "riscv64": Emulation("riscv64-linux-musl -nostdlib", "qemu-riscv64 -cpu rv64,v=true,vlen=128"),
-    "riscv64-plain": Emulation("riscv64-linux-musl -nostdlib", "qemu-riscv64"),
-    "riscv32": Emulation("riscv32-linux-musl -nostdlib -mcpu=baseline_rv32-d -mabi=ilp32f", "qemu-riscv32"),
-}
-WITHOUT = {
-    "cortex-m0plus": set(MODELS) - {"quantized", "swapped"},  # products of float32 are refused
-    "riscv32": {
-        "operations"
-    },  # its float64 is computed by the library of a compiler, which is not linked here
-}
-CASES = [(target, name) for target in EMULATIONS for name in MODELS if name not in WITHOUT.get(target, ())]
 FLOATS = [name for name, row in DEVICES.items() if row.has_float]
 
 
-def frames_header(program: FrameProgram, frames: Array) -> str:
-    """The frames as tables in C, and room for the outputs of all."""
-    data, outputs = frames.tobytes(), program.of("output")
-    (given,) = program.of("input")
-    places = [f"(const {C_TYPES[given.dtype]} *)raw.bytes + (at) * {given.size}"]
-    places += [f"v_{each.name} + (at) * {each.size}" for each in outputs]
-    lines = [
-        f"#define COUNT {len(frames)}U",
-        f"#define HALF {HALF}U",
-        f"static const union {{ uint8_t bytes[{len(data)}]; int64_t aligned; }} raw =",
-        f"{{{{{', '.join(map(str, data))}}}}};",
-        *(f"static {C_TYPES[each.dtype]} v_{each.name}[{each.size * len(frames)}];" for each in outputs),
-        f"#define PLACES(at) {', '.join(places)}",
-        f"#define PUT_ALL {' '.join(f'put(v_{each.name}, sizeof v_{each.name});' for each in outputs)}",
-    ]
-    return "\n".join(lines)
+LIBRARY = {"operations"}
+"""Models with float64, which a compiler's library computes on processors of 32 bits."""
+WITHIN = {
+    "armv7": {"int8", "int16"},
+    "cortex-m0plus": {"quantized", "pruned_int8", "swapped", "int8", "int16"},
+}
+"""Models with divisions of integers or floats, which it computes on these."""
+WITHOUT = {
+    "cortex-m0plus": set(MODELS) - {"quantized", "pruned_int8", "swapped"},  # products of float32 are refused
+    "riscv32": LIBRARY,  # there is no such library here
+}
+CASES = [
+    pytest.param(each, name, id=f"{each.platform}-{each.command.split()[0]}-{name}")
+    for each in EMULATIONS
+    for name in (*MODELS, "int8", "int16")
+    if name not in WITHOUT.get(each.platform, ())
+]
 
 
-def emulated(made: DeviceBuild, frames: Array, emulation: Emulation) -> bytes:
-    """The outputs of all frames, by the library of a package in an emulator."""
-    assert made.header is not None
-    assert made.static is not None
-    folder = made.manifest.parent
-    (folder / "frames.h").write_text(frames_header(made.program, frames))
-    linking = list[str]()
-    if emulation.memory is not None:
-        rom, ram = emulation.memory
-        (folder / "memory.ld").write_text(SCRIPT.format(rom=rom, ram=ram))
-        linking = ["-T", str(folder / "memory.ld")]
-    options = ["-O1", "-static", "-ffreestanding", "-fno-sanitize=all", "-target"]
-    files = [
-        f"-I{made.header.parent}",
-        f"-I{folder}",
-        str(MAIN),
-        str(made.static),
-        "-o",
-        str(folder / "m.elf"),
-    ]
-    command = [str(ZIG), "cc", *options, *emulation.zig.split(), *linking, *files]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    run = [*emulation.command.split(), str(folder / "m.elf")]
-    ended = subprocess.run(run, capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    written = ended.stdout + ended.stderr if emulation.memory else ended.stdout
-    return bytes.fromhex(written.decode()) if emulation.memory else written
+@pytest.fixture(scope="session")
+def wine_prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder for the files of wine, which it makes at its first start."""
+    return tmp_path_factory.mktemp("wine")
 
 
-@pytest.mark.skipif(ZIG is None, reason="there is no linker for other processors: pip install ziglang")
 @pytest.mark.long(every=10)
-@pytest.mark.parametrize(("target", "name"), CASES)
-def test_machine_code_has_the_bits_of_numpy(target: str, name: str, tmp_path: Path):
-    emulation = EMULATIONS[target]
-    if shutil.which(emulator := emulation.command.split()[0]) is None:
-        pytest.skip(f"there is no {emulator}")
-    model, inputs = MODELS[name](Numbers("f4"))
-    frames = frames_of(name)
-    made = build(model, tmp_path, name="m", target=target, inputs=inputs)
-    assert isinstance(made, DeviceBuild)
-    run = FrameRun(made.program)
-    outputs = zip(*(run.step(frame) for frame in frames), strict=True)
-    assert emulated(made, frames, emulation) == b"".join(y.tobytes() for each in outputs for y in each)
+@pytest.mark.parametrize(("emulation", "name"), CASES)
+def test_machine_code_has_the_bits_of_numpy(
+    emulation: Emulation, name: str, tmp_path: Path, wine_prefix: Path
+):
+    if (missing := emulation.missing) is not None:
+        pytest.skip(f"there is no {missing}")
+    if emulation.is_arm and ARM_GCC is None and name in LIBRARY | WITHIN.get(emulation.platform, set()):
+        pytest.skip("there is no arm-none-eabi-gcc, whose library has what this processor lacks")
+    made, frames = built(name, tmp_path, emulation.platform)
+    right = b"".join(each.tobytes() for each in in_numpy(made.program, frames))
+    assert emulated(made, frames, emulation, wine_prefix) == right
 
 
-def as_linux(target: str, program: FrameProgram, folder: Path) -> ctypes.CDLL:
-    """The code of a platform with x86-64 as a library of Linux."""
-    row = replace(DEVICES[target], triple="x86_64-unknown-linux-gnu", format="elf")
-    data = compiled_text(str(module_of(MachineProgram(program, "m", "a model", row))), row)
-    (folder / "m.o").write_bytes(data)
-    subprocess.run(["cc", "-shared", "-o", folder / "m.so", folder / "m.o"], check=True)
-    return ctypes.CDLL(str(folder / "m.so"))
+DARWIN = "darwin -arch {} -platform_version macos 11.0 11.0 -dylib -all_load m.a -o m.out".format
+LINKS = {
+    "aarch64-macos": DARWIN("arm64"),
+    "x86_64-macos": DARWIN("x86_64"),
+    "aarch64-windows": "link -dll -noentry -machine:arm64 -wholearchive:m.a -export:m_restore -out:m.out",
+}
+"""The flavours of lld, and their options."""
 
 
-@pytest.mark.skipif(
-    platform.machine() != "x86_64" or sys.platform != "linux" or shutil.which("cc") is None,
-    reason="this is not Linux on x86-64, or there is no cc",
-)
-@pytest.mark.long(each=True)
-@pytest.mark.parametrize("name", ["sound", "quantized", "operations"])
-@pytest.mark.parametrize("target", ["x86_64-macos", "x86_64-windows"])
-def test_code_for_x86_64_has_the_bits_of_numpy(target: str, name: str, tmp_path: Path):
-    if target == "x86_64-macos" and "avx2" not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("this processor has no AVX2")
-    model, inputs = MODELS[name](Numbers("f4"))
-    frames = frames_of(name)
-    made = build(model, tmp_path, name="m", target=target, inputs=inputs)
-    assert isinstance(made, DeviceBuild)
-    library = as_linux(target, made.program, tmp_path)
-    context = np.zeros(made.sizes.ram_bytes // 8, np.int64)
-    outputs = [np.zeros((len(frames), each.size), each.dtype) for each in made.program.of("output")]
-    places = [ctypes.c_void_p(each.ctypes.data) for each in (context, frames, *outputs)]
-    assert library.m_reset(places[0]) == 0
-    assert library.m_block(places[0], ctypes.c_size_t(len(frames)), *places[1:]) == 0
-    run = FrameRun(made.program)
-    for index, frame in enumerate(frames):
-        for got, wanted in zip(outputs, run.step(frame), strict=True):
-            np.testing.assert_array_equal(got[index].view("u1"), wanted.view("u1"))
+@pytest.mark.skipif((LLD := shutil.which("lld")) is None, reason="there is no lld")
+@pytest.mark.parametrize("target", LINKS)
+def test_linkers_make_libraries_of_the_code(target: str, tmp_path: Path):
+    made, _ = built("operations", tmp_path, target)
+    assert made.static is not None
+    made.static.rename(tmp_path / "m.a")
+    command = [str(LLD), "-flavor", *LINKS[target].split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert b"m_restore" in (tmp_path / "m.out").read_bytes()
+
+
+def test_code_for_windows_has_no_addresses_of_32_bits(tmp_path: Path):
+    made, _ = built("operations", tmp_path, "x86_64-windows")
+    assert made.static is not None
+    data = made.static.read_bytes()[max(defined(made.static.read_bytes()).values()) + 60 :]
+    kinds = set[int]()
+    for number in range(struct.unpack_from("<H", data, 2)[0]):
+        at, _, count = struct.unpack_from("<IIH", data, 20 + 40 * number + 24)
+        kinds |= {kind for _, _, kind in struct.iter_unpack("<IIH", data[at : at + 10 * count])}
+    assert kinds == {4}  # IMAGE_REL_AMD64_REL32: programs lie above 4 GiB
 
 
 def assembly(target: str, folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Models in integers alone: accuracy on recorded speech, the same integers in C and NumPy, no floats in the
+"""Models in integers alone: accuracy on recorded speech, the same integers in C and Python, no floats in the
 source, and what is refused.
 """
 
@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import stepnet as sn
+from bench.devices.accuracy import MODELS, Speech, last
 from stepnet.build import DeviceBuild, build
-from stepnet.compiler.targets.frame import FrameProgram, FrameRun
-from stepnet.errors import InputError, RefusedError
+from stepnet.compiler.targets.frame import FrameProgram, FrameRun, codes_of
+from stepnet.errors import IndexOutsideError, InputError, RefusedError
+from tests.build.integer_models import FRAMES, codes, gru, many
 
-DATA = Path(sn.__file__).parent / "cli" / "data"
 COMPILER = shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler, cc")
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror"]
 SANITISED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-LARGEST = {"int8": 127, "int16": 32767}
 MAIN = """
 #include "m.h"
 #include <stdio.h>
@@ -46,14 +45,6 @@ int main(void)
 """A program that runs sequences of its standard input, each after its number of frames."""
 
 
-def codes(program: FrameProgram, sequences: list[np.ndarray]) -> list[np.ndarray]:
-    """Sequences as the integers that a program takes."""
-    (end,) = program.of("input")
-    assert end.scale is not None
-    most = LARGEST[end.dtype]
-    return [np.clip(np.rint(each / end.scale), -most, most).astype(end.dtype) for each in sequences]
-
-
 def in_numpy(program: FrameProgram, sequences: list[np.ndarray]) -> list[np.ndarray]:
     """The bytes of the outputs of all frames, by NumPy's operations."""
     run, frames = FrameRun(program), list[np.ndarray]()
@@ -69,7 +60,9 @@ def in_c(made: DeviceBuild, sequences: list[np.ndarray], *flags: str) -> list[np
     outputs = program.of("output")
     text = MAIN.format(
         given=f"{program.of('input')[0].dtype}_t",
-        outputs="\n".join(f"static {each.dtype}_t {each.name}[{each.size}];" for each in outputs),
+        outputs="\n".join(
+            f"static {each.dtype.replace('bool', 'uint8')}_t {each.name}[{each.size}];" for each in outputs
+        ),
         names=", ".join(each.name for each in outputs),
         written=" ".join(f"fwrite({each.name}, sizeof {each.name}, 1, stdout);" for each in outputs),
     )
@@ -86,129 +79,42 @@ def in_c(made: DeviceBuild, sequences: list[np.ndarray], *flags: str) -> list[np
 # ---- speakers of Japanese vowels
 
 
-class Speech:
-    """Utterances of a split: all frames end to end, and the speakers."""
-
-    def __init__(self, split: str) -> None:
-        parquet = pytest.importorskip("pyarrow.parquet")
-        rows = parquet.read_table(DATA / "japanese_vowels.parquet", filters=[("split", "==", split)])
-        self.utterances = [np.array(frames, "f4") for frames in rows["frames"].to_pylist()]
-        self.speakers = np.array(rows["speaker"].to_pylist()) - 1
-        self.offsets = np.cumsum([0, *map(len, self.utterances)])
-        self.frames = np.concatenate(self.utterances)
-
-    def ragged(self, count: int | None = None) -> sn.Ragged:
-        """The first utterances, all without a count."""
-        return sn.Ragged.from_list(self.utterances[:count])
-
-    def correct(self, scores: np.ndarray) -> float:
-        """The percentage of speakers whose score is the largest. scores: those of the last frames."""
-        return 100 * float((scores.argmax(-1) == self.speakers).mean())
-
-
-def last(values: Any) -> np.ndarray:
-    """The values at the last frame of each utterance."""
-    return np.stack([np.asarray(each)[-1] for each in values.to_list()])
-
-
-def classifier(layer: sn.RNN, weights: np.ndarray, bias: np.ndarray) -> sn.Graph:
-    """A layer with a linear head on each of its states."""
-
-    def model(x: Any, params: Any) -> Any:
-        """The model function."""
-        return layer(x)[0] @ params["w"] + params["b"]
-
-    return sn.Graph(model, {"w": np.ascontiguousarray(weights), "b": bias}, inputs=12)
-
-
-def speaker_gru(train: Speech) -> sn.Graph:
-    """The model of the demo."""
-    file = DATA / "speaker_gru.safetensors"
-    weights = load_file(file)
-    return classifier(sn.load(file, recurrent_only=True), weights["head.weight"].T, weights["head.bias"])
-
-
-def speaker_lstm(train: Speech) -> sn.Graph:
-    """An LSTM with random weights, whose head is fitted by least squares."""
-    random, (mean, deviation) = np.random.default_rng(0), (train.frames.mean(0), train.frames.std(0))
-    W = random.normal(size=(12, 256)) * 0.5 / deviation[:, None]
-    params = {"W": W, "R": random.normal(size=(64, 256)) * 0.1, "b": -mean @ W}
-    params["d"] = np.repeat([0, 1.5, 0, 0], 64)
-    layer = sn.cells.rnn("lstm", {name: array.astype("f4") for name, array in params.items()})
-    states = last(layer(train.ragged())[0])
-    states = np.hstack([states, np.ones((len(states), 1))])
-    wanted = states.T @ np.eye(9)[train.speakers]
-    head = np.linalg.solve(states.T @ states + 0.01 * np.eye(65), wanted).astype("f4")
-    return classifier(layer, head[:-1], head[-1])
-
-
 @needs_compiler
-@pytest.mark.parametrize(
-    ("make", "activations"), [(speaker_gru, "int8"), (speaker_lstm, "int16")], ids=["gru", "lstm"]
-)
-def test_accuracy_on_speakers_is_that_of_float32(make: Any, activations: str, tmp_path: Path):
+@pytest.mark.parametrize(("name", "activations"), [("GRU of the demo", "int8"), ("LSTM 64", "int16")])
+def test_accuracy_on_speakers_is_that_of_float32(name: str, activations: str, tmp_path: Path):
+    pytest.importorskip("pyarrow")
     train, test = Speech("train"), Speech("test")
-    model = make(train)
+    model = MODELS[name](train)
     samples = train.ragged(90)
-    made = build(
-        sn.quantize(model, [samples], "int8", activations=activations), tmp_path, name="m", target="c"
-    )
+    small = sn.quantize(model, [samples], "int8", activations=activations)
+    made = build(small, tmp_path, name="m", target="c")
     program = made.program
     given = codes(program, test.utterances)
     own = np.stack(in_c(made, given, "-O2"))
     few = test.offsets[2]
     np.testing.assert_array_equal(own[:few], in_numpy(program, given[:2]))
+    scores = small(test.ragged())
+    scale = program.of("output")[0].scale or 0
+    np.testing.assert_array_equal(scores.values, np.float32(own.view("i2") * scale))
     right = test.correct(last(model(test.ragged())))
     assert right > 90
-    assert abs(test.correct(own.view("i2")[test.offsets[1:] - 1]) - right) <= 0.5
+    assert abs(test.correct(small(test.ragged(), last_only=True)) - right) <= 0.5
 
 
 # ---- other operations
 
 
-def many(layer: sn.RNN) -> sn.Graph:
-    """A model of all operations that have a form in integers."""
-
-    def model(x: Any, params: Any) -> Any:
-        """The model function."""
-        y = layer(x)[0]
-        z = sn.softmax(y @ params["w"] + params["b"])
-        kept = np.maximum(-y, x[..., [0, 1, 2, 3, 3, 2, 1, 0]]) * 0.5
-        both = np.concatenate([y[..., ::-1], x], -1)
-        rates = np.abs(y) / (np.exp(y) + 1)
-        return z, kept, both, rates, np.argmax(z, -1), y.sum(-1) - np.minimum(y, 0.1).max(-1)
-
-    random = np.random.default_rng(1)
-    params = {"w": random.normal(size=(8, 5)).astype("f4"), "b": random.normal(size=5).astype("f4")}
-    return sn.Graph(model, params, inputs=4)
-
-
-def gru() -> sn.RNN:
-    """A layer."""
-    random = np.random.default_rng(2)
-    params = sn.cells.CELLS["gru"].parameters(inputs=4, hidden=8)
-    own = {name: (random.normal(size=each.shape) * 0.4).astype("f4") for name, each in params.items()}
-    return sn.cells.rnn("gru", own)
-
-
-FRAMES = np.random.default_rng(3).normal(size=(2, 25, 4)).astype("f4")
-
-
 @pytest.mark.parametrize("activations", ["int8", "int16"])
-def test_operations_in_integers_are_near_those_of_float32(activations: str, tmp_path: Path):
+def test_operations_in_integers_are_near_those_of_float32(activations: str):
     model = many(gru())
-    made = build(sn.quantize(model, [FRAMES], "int8", activations=activations), tmp_path, target="c")
-    program = made.program
-    run, (given,) = FrameRun(program), codes(program, [FRAMES[0]])
-    own = [np.stack(each) for each in zip(*(run.step(frame) for frame in given), strict=True)]
-    for end, array, right in zip(program.of("output"), own, model(FRAMES), strict=True):
-        right = np.asarray(right)[0].reshape(array.shape)
-        if end.scale is None:
+    own = sn.quantize(model, [FRAMES], "int8", activations=activations)(FRAMES)
+    for array, right in zip(own, model(FRAMES), strict=True):
+        assert (array.shape, array.dtype) == (right.shape, right.dtype)
+        if right.dtype.kind in "ib":
             assert (array == right).mean() > 0.9
         else:
-            assert np.abs(array * end.scale - right).max() < (0.02 if activations == "int8" else 0.01) * max(
-                1, np.abs(right).max()
-            )
+            most = (0.02 if activations == "int8" else 0.01) * max(1, np.abs(right).max())
+            assert np.abs(array - right).max() < most
 
 
 @needs_compiler
@@ -225,14 +131,58 @@ def test_c_has_no_floats_and_the_integers_of_numpy_also_where_they_saturate(tmp_
     assert not program.has_floats
 
 
+def test_a_sum_that_is_computed_slice_by_slice_has_the_integers_of_the_whole(tmp_path: Path):
+    random = np.random.default_rng(5)
+    params = {"W": random.normal(size=(7, 40)).astype("f4"), "b": random.normal(size=40).astype("f4")}
+    layer = sn.cells.rnn("gru", numbers_of_gru(4))
+
+    def gated(x: Any, params: Any) -> tuple[Any, Any]:
+        """The product of two gates, and the sum that they are made of."""
+        sums = layer(x)[0] @ params["W"] + params["b"]
+        return np.tanh(sums[..., 24:]) * sums[..., :16], sums
+
+    models = sn.Graph(gated, params, inputs=4), sn.Graph(lambda x, p: gated(x, p)[0], params, inputs=4)
+    whole, sliced = (sn.quantize(model, [FRAMES], "int8", activations="int8") for model in models)
+    np.testing.assert_array_equal(sliced(FRAMES), whole(FRAMES)[0])
+    program = build(sliced, tmp_path, target="c").program
+    assert 40 not in [each.size for each in program.of("scratch")]
+
+
+def tagger(table: np.ndarray) -> sn.Graph:
+    """A model of words, whose vectors are rows of a table."""
+    layer = sn.cells.rnn("gru", numbers_of_gru(table.shape[1]))
+    return sn.Graph(lambda words, params: layer(params[words])[0], table, inputs=sn.Spec((), "int32"))
+
+
+def numbers_of_gru(inputs: int) -> dict[str, np.ndarray]:
+    """The parameters of a layer."""
+    random = np.random.default_rng(4)
+    params = sn.cells.CELLS["gru"].parameters(inputs=inputs, hidden=7)
+    return {name: (random.normal(size=each.shape) * 0.4).astype("f4") for name, each in params.items()}
+
+
+@needs_compiler
+@pytest.mark.parametrize("activations", ["int8", "int16"])
+def test_rows_of_a_table_have_the_dtype_of_activations(activations: str, tmp_path: Path):
+    random = np.random.default_rng(6)
+    model = tagger(random.normal(size=(30, 5)).astype("f4"))
+    words = random.integers(-30, 30, (2, 40)).astype("i4")
+    small = sn.quantize(model, [words], "int8", activations=activations)
+    assert np.abs(small(words) - model(words)).max() < 0.02
+    made = build(small, tmp_path, name="m", target="c")
+    assert 150 * np.dtype(activations).itemsize in [each.bytes for each in made.program.of("constant")]
+    np.testing.assert_array_equal(in_c(made, [*words], *SANITISED), in_numpy(made.program, [*words]))
+    words[1, 3] = 30
+    with pytest.raises(IndexOutsideError, match=r"30.*sequence 1.*30 rows"):
+        small(words)
+
+
 @needs_compiler
 def test_macros_of_the_header_are_from_and_to_numbers(tmp_path: Path):
-    made = build(
-        sn.quantize(gru(), [FRAMES], "int8", activations="int8"), tmp_path, name="m", target="c", inputs=4
-    )
+    made = build(sn.quantize(gru(), [FRAMES], "int8", activations="int8"), tmp_path, name="m", target="c")
     (end,) = made.program.of("input")
     assert end.scale is not None
-    numbers = [0.0, 0.9, -0.9, 1e9, -1e9, end.scale * 2.6]
+    numbers = [0.0, 0.9, -0.9, 1e9, -1e9, end.scale * 2.6, end.scale * 2.5, -end.scale * 2.5]
     lines = [f'printf("%d\\n", (int)M_X_INTEGER({number!r}));' for number in numbers]
     lines.append('printf("%.17g\\n", M_Y_NUMBER(-7));')
     (tmp_path / "main.c").write_text(
@@ -243,8 +193,16 @@ def test_macros_of_the_header_are_from_and_to_numbers(tmp_path: Path):
     *integers, number = subprocess.run(
         [str(tmp_path / "main")], capture_output=True, check=True
     ).stdout.split()
-    wanted = np.clip(np.rint(np.array(numbers) / end.scale), -127, 127)
-    assert [*map(int, integers)] == wanted.tolist()
+    assert [*map(int, integers)] == [
+        0,
+        *(round(each / end.scale) for each in (0.9, -0.9)),
+        127,
+        -127,
+        3,
+        3,
+        -3,
+    ]
+    assert [*map(int, integers)] == codes_of(end, np.array(numbers)).tolist()
     assert float(number) == -7 * (made.program.of("output")[0].scale or 0)
 
 
@@ -253,17 +211,23 @@ def test_what_is_refused(tmp_path: Path):
 
     def curved(x: Any, params: Any) -> Any:
         """A model with an operation that has no form in integers."""
-        return np.log(np.abs(layer(x)[0]) + 1)
+        return np.arctan(layer(x)[0])
 
-    small = sn.quantize(sn.Graph(curved, inputs=4), [FRAMES], "int8", activations="int8")
-    with pytest.raises(RefusedError, match=r"the operation log has no form in integers.*compute it outside"):
-        build(small, tmp_path, target="c")
+    with pytest.raises(
+        RefusedError, match=r"the operation arctan has no form in integers.*compute it outside"
+    ):
+        sn.quantize(sn.Graph(curved, inputs=4), [FRAMES], "int8", activations="int8")
     with pytest.raises(InputError, match="give dtype='int8', not 'auto'"):
         sn.quantize(layer, [FRAMES], activations="int16")
     with pytest.raises(InputError, match="activations is 'int8' or 'int16'"):
         sn.quantize(layer, [FRAMES], "int8", activations="int4")
     with pytest.raises(InputError, match="samples have no steps"):
         sn.quantize(layer, [FRAMES[:, :0]], "int8", activations="int16")
-    small = sn.quantize(layer, [FRAMES], "int8", activations="int8")
-    with pytest.raises(InputError, match="has samples for its scales, which files do not hold"):
-        small.save(tmp_path / "small.stepnet")
+    wrong = sn.Graph(lambda x, params: (layer(x)[0], x @ params), np.full((4, 2), np.inf, "f4"), inputs=4)
+    with pytest.raises(InputError, match="NaN"):
+        sn.quantize(wrong, [FRAMES], "int8", activations="int8")
+    ends = sn.RNN(
+        lambda x, h, p: (h + x @ p, h), np.ones((4, 3), "f4"), memory=3, until=lambda y, h: y[..., 0] > 9
+    )
+    with pytest.raises(InputError, match=r"end early \(until=\) are not for activations="):
+        sn.quantize(ends, [FRAMES], "int8", activations="int8")

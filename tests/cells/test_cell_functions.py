@@ -90,6 +90,7 @@ def by_hand(cell: str, x: Any, memory: Any, length: int) -> tuple[list[Any], Any
     return outputs, memory
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("cell", FORMS)
 def test_ragged_sequences_are_the_step_on_plain_arrays(cell: str):
     rows, dtype = len(LENGTHS), "float64"
@@ -114,6 +115,7 @@ def cast_to(dtype: str, value: Any) -> Any:
 
 
 @pytest.mark.usefixtures("small_calls_are_shared")
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("cell", FORMS)
 def test_bits_depend_on_no_batch_and_on_no_threads(cell: str):
     rows, rnn = len(LENGTHS), recurrence(cell, "float32")

@@ -145,7 +145,7 @@ KERAS = [
 ]
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("kind", "bias"), in_turns(KERAS, [True, False]), ids=str)
 def test_cell_is_the_one_of_keras(kind: tuple[str, str], bias: bool, engine: str):
     name, dtype = kind

@@ -334,7 +334,7 @@ def options_of(command: str) -> set[str]:
     return {name for one in (group, group.commands[command]) for part in one.params for name in part.opts}
 
 
-@pytest.mark.long(every=6)
+@pytest.mark.long(every=9)
 @pytest.mark.parametrize("one", ASKED, ids=str)
 def test_the_option_that_a_question_names_answers_it(folder: Path, one: Asked):
     source = folder / one.source

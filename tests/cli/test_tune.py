@@ -4,7 +4,9 @@ import json
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from command_line import stepnet
 from constants import Constants
@@ -71,6 +73,29 @@ def test_rates_of_a_version_with_other_rates_are_measured_anew(folder: Path):
     older = key_of(processor, [name for name in NAMES if name != "exchange"])
     stored.rename(stored.with_stem(older))
     assert stored_rates(processor) is None
+
+
+@pytest.mark.usefixtures("few")
+def test_rates_that_cannot_be_written_are_said_not_to_be_kept(folder: Path):
+    """As on a full disk: here a folder has the name of the entry."""
+    folder.mkdir(mode=0o700)
+    (folder / f"{key_of(host_processor())}.machine").mkdir()
+    code, stdout, _ = stepnet("tune")
+    assert code == 0
+    assert f"not kept: the entry could not be written to {folder}" in stdout
+
+
+@pytest.mark.parametrize(
+    "rates", [{"rate": 0.0}, {"barrier": -1.0}, {"flops": np.inf}, {"reads": (1e9, 0.0)}]
+)
+@pytest.mark.usefixtures("folder")
+def test_numbers_that_are_no_rates_are_not_kept(rates: dict[str, Any]):
+    """Estimates divide by them: calls would raise `ZeroDivisionError`."""
+    processor = host_processor()
+    table = table_machine(processor)
+    assert store_rates(processor, table)
+    assert not store_rates(processor, replace(table, **rates))
+    assert stored_rates(processor) == table
 
 
 @pytest.mark.usefixtures("few")

@@ -342,6 +342,7 @@ def layers_with_states() -> dict[str, Any]:
     }
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", layers_with_states())
 def test_a_saved_layer_is_verified_against_its_onnx_model(tmp_path: Path, name: str):
     model, path, made = layers_with_states()[name], tmp_path / "m.stepnet", tmp_path / "m.onnx"

@@ -155,7 +155,7 @@ def check_equal(table: pa.Table, call: Call, length: int) -> None:
             assert_close(array.reshape(right[name].shape), right[name], length, WIDTH)
 
 
-@pytest.mark.long(every=5)
+@pytest.mark.long(every=8)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.title)
 def test_a_model_gives_what_its_framework_gives_or_is_refused_by_name(
     model: Model, folder: Path, tmp_path: Path

@@ -111,7 +111,7 @@ RIGHT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("dynamic", [None, 0])
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_program_is_run_as_its_graph_says(tmp_path: Path, name: str, dynamic: int | None):

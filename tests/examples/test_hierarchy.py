@@ -37,6 +37,16 @@ def data() -> Speakers:
     return load()
 
 
+def last_states(cell: torch.nn.GRUCell, utterances: list[Array]) -> torch.Tensor:
+    """The state after each utterance: frame by frame, of all utterances that have such a frame at a time."""
+    h = torch.zeros(len(utterances), 64, dtype=torch.float64)
+    for frame in range(max(map(len, utterances), default=0)):
+        there = [place for place, utterance in enumerate(utterances) if len(utterance) > frame]
+        frames = np.stack([utterances[place][frame] for place in there])
+        h[there] = cell(torch.from_numpy(frames.astype("float64")), h[there])
+    return h
+
+
 @torch.inference_mode()
 def by_loops(weights: dict[str, Array], groups: list[list[Array]]) -> tuple[list[Array], Array]:
     """The beliefs after each utterance of each group, and the last ones: frame by frame in float64."""
@@ -47,10 +57,7 @@ def by_loops(weights: dict[str, Array], groups: list[list[Array]]) -> tuple[list
     beliefs, final = [], []
     for group in groups:
         belief, found = torch.zeros(9, dtype=torch.float64), []
-        for utterance in group:
-            h = torch.zeros(64, dtype=torch.float64)
-            for frame in torch.from_numpy(utterance.astype("float64")):
-                h = cell(frame, h)
+        for h in last_states(cell, group):
             belief = torch.log_softmax(belief + head(h), 0)
             found.append(belief)
         beliefs.append(np.array([one.numpy() for one in found]).reshape(-1, 9))

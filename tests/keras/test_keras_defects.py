@@ -113,6 +113,7 @@ def test_wrong_calls_raise_what_keras_raises(wrong: str):
     assert raised(WRONG[wrong], ours) is right
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(
     ("flag", "value"),
     [

@@ -380,6 +380,7 @@ HELD: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], A
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("held", HELD)
 def test_what_a_cell_holds_may_change(held: str):
     make, scale, change = HELD[held]

@@ -139,7 +139,7 @@ def compared(make: Make, shape: Shape, whole: bool = False) -> int:
     return gave
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("name", [name for name in names() if name not in left_out()])
 def test_every_layer(name: str):
     if name == "Resizing" and NumpyVersion(keras.__version__) < "3.9.0":
@@ -190,6 +190,7 @@ HOLDERS: dict[str, tuple[Callable[[Any], Any], Shape]] = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_functions_of_layers(holder: str):
     make, shape = HOLDERS[holder]
@@ -234,7 +235,7 @@ def sizes_of(equation: str) -> Shape:
     return tuple(6 for _ in output[1:])
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize(
     ("inputs", "kernel"), [(inputs, kernel) for inputs, text in KERNELS.items() for kernel in text.split()]
 )

@@ -320,6 +320,7 @@ def counted(name: str, sizes: Sizes) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("source", "target", "sizes"), LARGE)
 def test_memory_beside_the_source_is_the_target(source: str, target: str, sizes: Sizes):
     """Some 50 MB, and no more than a tenth above what the result holds; in pieces it is right as well."""

@@ -49,13 +49,13 @@ def test_weights_give_what_they_gave_in_the_framework(case: dict[str, Any]):
     check(case, engine="interpret")  # what a layout means is the same on every engine
 
 
-@pytest.mark.long(every=9)
+@pytest.mark.long(every=18)
 @pytest.mark.parametrize("case", CASES)
 def test_and_so_they_do_as_machine_code(case: dict[str, Any]):
     check(case)
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=8)
 @pytest.mark.parametrize("place", range(len(CASES)))
 def test_and_so_do_they_converted_to_other_layouts(place: int):
     case: Any = CASES[place].values[0]

@@ -119,6 +119,7 @@ def test_sequences_of_lengths_never_seen_have_the_bits_of_a_first_call(name: str
     assert_same_bits(results, expected)  # after all calls: none wrote into the results of another
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_arrays_of_lengths_never_seen(name: str):
     model = prepared(name, 3)

@@ -116,7 +116,7 @@ def test_every_kind_of_step(name: str, way: tuple[str, Any]) -> None:
     assert_like_all(kept_step(name), options | {"engine": engine}, checkpoint, 24)
 
 
-@pytest.mark.long(every=5)
+@pytest.mark.long(every=10)
 @pytest.mark.parametrize(("name", "reverse"), in_turns(CELLS, [False, True]))
 def test_every_cell(name: str, reverse: bool) -> None:
     layer, x = kept_cell(name, reverse), cast(sequences(3), "float32")
@@ -201,6 +201,7 @@ def test_rows_that_end_early(reverse: bool) -> None:
     assert_like_all(ending, {"sequences": x}, 2, 24)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(
     "lengths", [(), (0,), (0, 0), (1,), (1, 1, 0), (4, 4), (1, 9, 0, 2)], ids=lambda lengths: str(lengths)
 )
@@ -229,6 +230,7 @@ def test_half_precision_adds_up_in_single() -> None:
     assert backward(np.ones((1, 3000, 1), "float16")).params == 3000
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("wrt", [(), "params", "inputs", "initial", "statics"])
 def test_what_is_not_asked_for_is_none(wrt: Any) -> None:
     x = cast(sequences(3), "float32")

@@ -95,6 +95,7 @@ def test_each_sequence_is_convolved_as_if_alone(name: str, dtype: str):
                     assert_close(right, theirs, 1, INPUTS * case["size"])
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_those_of_pytorch(name: str):
     case = CASES[name]

@@ -485,9 +485,10 @@ OF_DOORS = {
 }
 """The door that uses each public name of a model."""
 INSIDE = """
-    as_layers by_recurrence bytes_between change_check described digest ends_early engine_order explained
-    first_engine for_stream gives_final gradient_call gradient_order gradient_program gradient_reading
-    gradient_refusal meant on_device on_engine outputs read reading schedules specification unprepared
+    as_layers by_recurrence bytes_between change_check described digest ends_early engine_order
+    explained first_engine for_stream frame_step gives_final gradient_call gradient_order
+    gradient_program gradient_reading gradient_refusal meant on_device on_engine outputs read reading
+    schedules specification unprepared
 """
 """The names by which doors ask a model: `predict` for bytes_between, `vjp` for gradient_call, ..."""
 

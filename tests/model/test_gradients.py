@@ -126,7 +126,7 @@ STEPS: dict[str, tuple[Callable[[str], sn.RNN], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("name", "dtype"), in_turns(STEPS, ["float32", "float64"]))
 def test_the_gradient_of_a_step(name: str, dtype: str) -> None:
     make, given = STEPS[name]
@@ -158,7 +158,7 @@ LAYERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("name", "last_only"), in_turns(LAYERS, [False, True]))
 def test_the_gradient_of_layers(name: str, last_only: bool) -> None:
     assert_gradients(LAYERS[name], {"sequences": sequences(3), "last_only": last_only}, 2, 24, WIDTH)

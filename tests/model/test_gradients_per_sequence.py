@@ -74,6 +74,7 @@ def slopes(model: Any, arguments: dict[str, Any], **options: Any) -> Any:
     return backward(made[0] if model.gives_final else made)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("case", CASES)
 def test_they_are_those_of_the_sequence_alone(case: str) -> None:
     make, arguments = CASES[case]

@@ -89,7 +89,7 @@ MAKES = [forward, backward, stacked_forward, stacked]
 MADE = [(make, name) for make in MAKES for name in ("gru", "lstm", "gru_reset_before")]
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize(("made", "lengths"), in_turns(MADE, [(4, 4), (3, 1, 5), (1,)]))
 def test_prepared_runs_give_the_bits_of_others(made: tuple[Any, str], lengths: tuple[int, ...]) -> None:
     make, name = made

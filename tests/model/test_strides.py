@@ -122,6 +122,7 @@ def test_gradients_are_those_of_pytorch(name: str):
             assert_close(one, theirs.numpy(), 9, INPUTS * OUTPUTS * sum(LENGTHS))
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", CASES)
 def test_padded_arrays_have_the_bits_of_raggeds(name: str):
     params, lengths = params_of(name, "float32"), np.array([5, 9, 0, 1])

@@ -72,6 +72,7 @@ MODELS: dict[str, tuple[Callable[[str], Any], sn.Ragged]] = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(("name", "dtype"), in_turns(MODELS, ["float32", "float64"]))
 def test_machine_code_has_the_tangents_of_the_interpreter(name: str, dtype: str) -> None:
     make, x = MODELS[name]

@@ -46,7 +46,7 @@ WAYS: list[dict[str, Any]] = [
 # ---- the same symbols
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("name", CASES)
 def test_symbols_are_those_of_steps_one_by_one(
     name: str, pieces: list[bool], one_by_one: Callable[..., Any]

@@ -121,7 +121,7 @@ def test_layers_compute_what_the_interpreter_does_in_float64(case: Case) -> None
             assert_close(ours, theirs, 6 * len(case.layers), 5 + case.hidden, "float32")
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_three_layers_of_one_direction(name: str, reverse: bool) -> None:

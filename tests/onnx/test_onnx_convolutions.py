@@ -72,6 +72,7 @@ def check(graph: sn.Graph, x: Any, path: Path, lengths: list[int] | None, width:
     return {node.op_type for node in model.graph.node} & WINDOWED
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_convolutions_and_pooling_are_onnxs_operators(name: str, tmp_path: Path) -> None:
     function, *written = OPERATORS[name]

@@ -116,6 +116,7 @@ def assert_as_predicted(model: Any, made: Any, inputs: list[np.ndarray]) -> None
             assert_close(actual, np.asarray(right), x.shape[1], 30)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", SEQUENTIAL)
 def test_sequential_models_run_in_onnxruntime(name: str, tmp_path: Path) -> None:
     made, nodes = SEQUENTIAL[name]
@@ -146,6 +147,7 @@ WINDOWS: dict[str, Layers] = {
 """Windows of steps that no convolution over steps alone reads, and steps whose number a layer states."""
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_and_repeated_vectors_are_read_back(name: str, tmp_path: Path) -> None:
     model: Any = keras.Sequential([keras.Input((None, 3)), *(layer() for layer in WINDOWS[name])])

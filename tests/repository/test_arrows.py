@@ -67,7 +67,14 @@ LATE = {
         "model.gradient_explain",
         "model.gradient_strategy",
     ),
-    *("model.graph.graph", "model.model", "model.nets", "model.reading", "model.recurrence"),
+    *(
+        "model.graph.graph",
+        "model.graph.integers",
+        "model.model",
+        "model.nets",
+        "model.reading",
+        "model.recurrence",
+    ),
     *("model.streams.prepared", "model.streams.stream"),
 }
 
@@ -106,7 +113,7 @@ SHOWN_TO = {
         "compiler.targets.frame": "BuiltSource DEVICES FrameProgram FrameSizes ModelStep "
         "built_device built_source",
         "model.streams.composed": "stream_refusal",
-        "model.streams.frames": "step_of_call",
+        "model.streams.frames": "step_of_call with_names",
         "compiler.targets.library": "ArrayArgument ArrayText CODES CallSpecification Description ERRORS "
         "steps_function",
     },

@@ -47,6 +47,7 @@ def assert_as(ours: Callable[..., Any], theirs: Callable[..., Any], *given: Any)
         assert is_near(one, other)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("x", "state"), GIVEN)
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_and_cells_give_what_those_of_torch_do(kind: str, x: str, state: str | None) -> None:
@@ -105,6 +106,7 @@ class Lower(torch.nn.Module):
         return h, h
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("x", "state"), GIVEN)
 @pytest.mark.parametrize("kind", [Gated, Lower])
 def test_recurrences_give_what_the_loop_of_the_step_does(kind: Any, x: str, state: str | None) -> None:

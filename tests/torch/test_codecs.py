@@ -130,6 +130,7 @@ def of_encodec(kind: str, **settings: Any) -> Any:
     return Turned(getattr(encodec, kind)(config)).eval()
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(
     ("kernel", "stride", "dilation"), [(7, 1, 1), (4, 2, 1), (3, 1, 4), (8, 4, 1), (3, 3, 1)]

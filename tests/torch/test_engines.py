@@ -64,6 +64,7 @@ def test_errors_are_those_of_a_call(name: str, wrong: Any):
     assert type(model) is torch.nn.GRU
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", MAKE)
 def test_representations_show_engines_that_were_chosen(name: str):
     plain, chosen = repr(MAKE[name]()), repr(MAKE[name](engine=["onednn", "interpret"]))

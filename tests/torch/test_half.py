@@ -94,6 +94,7 @@ def test_states_go_in_and_out(dtype: Any):
             assert ((own.float() - other).abs() <= tolerance(str(dtype).partition(".")[2], STEPS)).all()
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", ["gru", "lstm", "both directions"])
 def test_gradients_are_rounded_once(name: str, dtype: Any):
@@ -132,6 +133,7 @@ def decayed(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
     return h, h
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("kind", ["cell", "function"])
 def test_a_recurrence_of_ones_own(kind: str, dtype: Any):

@@ -49,7 +49,7 @@ def function_of(module: Any, form: str = "padded", steps: int = 3) -> Any:
     return call, [one.detach().clone().requires_grad_() for one in inputs]
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize(("kind", "form"), in_turns(KINDS, ["padded", "packed"]))
 def test_gradients_are_those_of_differences(kind: str, form: str):
     call, inputs = function_of(KINDS[kind].modules()[1], form)
@@ -93,7 +93,7 @@ def test_gradients_by_torch_func():
     assert_same(found[1], found[0])
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize(("name", "form"), in_turns(["GRU", "LSTM", "RNN"], ["padded", "packed"]))
 def test_frozen_parameters_get_no_gradient(name: str, form: str):
     theirs, ours = Case(name, {"num_layers": 2}).modules()

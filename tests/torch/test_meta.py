@@ -59,6 +59,7 @@ def kinds(results: Any) -> list[Any]:
     return [(one.shape, one.dtype) for one in tensors(results)]
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_is_made_on_meta_called_there_and_filled(name: str):
     right, module = made(name, "cpu"), made(name, "meta")
@@ -73,6 +74,7 @@ def test_a_module_is_made_on_meta_called_there_and_filled(name: str):
         assert torch.equal(one, other)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", ["GRU", "LSTMCell", "a Recurrence of a cell", "a Scan"])
 def test_a_state_dict_is_assigned_without_memory_of_its_own(name: str):
     right, module = made(name, "cpu"), made(name, "meta")

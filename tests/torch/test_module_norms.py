@@ -55,6 +55,7 @@ NORMS: dict[str, Any] = {
 IN_FILES = ("groups", "instances", "instances that keep statistics", "batches")
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", NORMS)
 def test_a_norm_is_over_each_sequence(name: str) -> None:
     module = NORMS[name]().eval()

@@ -163,7 +163,7 @@ def test_padded_sequences_are_those_of_a_loop(case: str, dtype: torch.dtype, tra
             assert_same({"": plain}, {"": right["0"]})
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("case", "training"), in_turns(CASES, [True, False]))
 def test_sequences_of_any_lengths_are_those_of_a_loop(case: str, training: bool):
     module, step = module_of(case, torch.float64, training), CASES[case][1]
@@ -190,7 +190,7 @@ def test_sequences_of_any_lengths_are_those_of_a_loop(case: str, training: bool)
     assert_same(gradients(module, flat, last if len(states) > 1 else [last], x, states), right)
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("case", CASES)
 def test_the_other_way_and_the_other_layout(case: str):
     x = numbers(STEPS, BATCH, INPUTS)
@@ -239,6 +239,7 @@ def test_noise_is_new_at_each_call_and_gone_without_training(case: str, name: st
 
 
 @pytest.mark.filterwarnings("ignore")  # those of torch's compiler about itself
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("case", CASES)
 def test_they_are_one_graph(case: str):
     module, x = module_of(case, torch.float64, False), numbers(STEPS, BATCH, INPUTS)

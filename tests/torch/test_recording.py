@@ -89,6 +89,7 @@ def test_torch_jit_trace_holds_the_operator(name: str, gradients: bool):
         loaded(LONGER)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", [*MODULES, "Scan"])
 def test_torch_jit_script_is_refused(name: str):
     module = scan() if name == "Scan" else MODULES[name][0]()
@@ -143,6 +144,7 @@ FORWARD: dict[str, Callable[[Callable[[Any], Any], torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize(
     ("name", "way"), [(name, "linearize") for name in MODULES] + [("GRU", way) for way in list(FORWARD)[1:]]

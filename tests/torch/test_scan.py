@@ -230,7 +230,10 @@ def test_under_autocast_halves_are_computed_in_float32():
     half = {name: one.bfloat16() for name, one in x.items()}
     with torch.autocast("cpu", torch.bfloat16):
         outputs, _ = module(half)
+        same, last = module(x)  # the state keeps its dtype, as PyTorch's scan asks of a carry
     assert torch.equal(outputs, module({name: one.float() for name, one in half.items()})[0])
+    assert_same({"": same, "last": last}, dict(zip(("", "last"), module(x), strict=True)))
+    assert (same.dtype, last.dtype) == (torch.float32, torch.float32)
 
 
 def test_transforms_of_torch_func_give_gradients():

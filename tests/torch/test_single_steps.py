@@ -127,6 +127,7 @@ def test_gradients_are_those_of_differences(kind: str):
     assert torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_modules_of_torch_and_copies_are_their_own(kind: str, copied: Any):

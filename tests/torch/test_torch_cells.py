@@ -46,7 +46,7 @@ DTYPES = torch.float32, torch.float64
 IN_BOTH = [(name, DTYPES[(place + turn) % 2]) for place, name in enumerate(CELLS) for turn in (0, 1)]
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("name", "dtype"), IN_BOTH, ids=str)
 def test_a_cell_is_what_pytorch_gives(name: str, dtype: Any) -> None:
     torch.manual_seed(1)

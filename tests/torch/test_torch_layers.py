@@ -77,6 +77,7 @@ def test_a_sequence_without_a_batch(name: str, batch_first: bool):
     assert_same(answers(ours, lambda x, _: x[:, 0], states), right)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_nested_tensors(name: str, holes: bool):

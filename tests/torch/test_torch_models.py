@@ -86,7 +86,7 @@ def compared(name: str, graph: sn.Graph, lengths: list[int], dtype: str, seed: i
             assert_close(output[place], wanted.squeeze(0 if first else 1).numpy(), len(row), 200, dtype)
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=5)
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", MODELS)

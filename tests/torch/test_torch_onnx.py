@@ -64,7 +64,7 @@ def check(module: Any, path: Path, *calls: tuple[Any, ...]) -> None:
             assert_same({str(place): torch.from_numpy(one)}, {str(place): other})
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("with_states", [True, False])
 @pytest.mark.parametrize("case", LAYERS)
 def test_layers_are_operators_of_onnx(case: str, with_states: bool, tmp_path: Path):

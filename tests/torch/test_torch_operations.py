@@ -177,7 +177,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations(name: str) -> None:
     torch.manual_seed(0)

@@ -31,7 +31,7 @@ def test_the_tests_of_the_other_rows_are_there():
     assert [file for file in ELSEWHERE.values() if not (ROOT / "tests" / file).exists()] == []
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_does_what_the_table_says(tool: str, kind: str):

@@ -110,7 +110,7 @@ CHANGES: dict[str, Callable[[Cell], Any]] = {
 }
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_recurrence_follows_what_its_step_reads(change: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Cell, "shift", 0.0)

@@ -120,7 +120,7 @@ def build(
         left_out: The names of what the file of the model has besides it, which the header lists.
         ram: The bytes of RAM of the machine that source code is for, if it is to be checked that they are
             enough.
-        flash: The same of its bytes of flash, for weights and tables.
+        flash: The same of its bytes of flash, for weights and tables, and for a device also for code.
         package: The kind of package for a device: "npm" for browsers; "cmake" elsewhere, and for
             microcontrollers also "zephyr" (a module) and "arduino" (a library). None is the first of these.
 
@@ -175,6 +175,10 @@ def build(
         )
     if package is not None:
         raise InputError(f"package is the kind of package for a device: {', '.join(DEVICES)}")
+    if getattr(model, "frame_step", None) is not None:
+        raise InputError(
+            "a model in integers alone runs one frame at a time: give target='c' or the name of a device"
+        )
     engine = library_engine()
     call = built_model(model, engine.name, inputs, statics, flag(stream, "stream"))
     if (reason := stream_refusal(call.net)) is not None and stream:

@@ -5,7 +5,7 @@ from typing import Any
 from stepnet.build.model import built_model
 from stepnet.compiler.targets import library_engine
 from stepnet.compiler.targets.frame import ModelStep
-from stepnet.model.streams.frames import step_of_call
+from stepnet.model.streams.frames import step_of_call, with_names
 
 
 def model_step(model: Any, inputs: Any = None, statics: Any = None) -> ModelStep:
@@ -16,4 +16,5 @@ def model_step(model: Any, inputs: Any = None, statics: Any = None) -> ModelStep
     has no stream, and for one whose memories begin with its inputs.
     """
     call = built_model(model, library_engine().name, inputs, statics)
-    return step_of_call(call, getattr(model, "report", None))
+    step: ModelStep | None = getattr(model, "frame_step", None)
+    return step_of_call(call) if step is None else with_names(step, call)

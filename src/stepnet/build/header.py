@@ -7,19 +7,10 @@ import numpy as np
 
 from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.targets.library import ERRORS, ArrayText, Description, steps_function
+from stepnet.compiler.values.c_names import C_TYPES
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
-C_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "int32": "int32_t",
-    "int64": "int64_t",
-    "bool": "uint8_t",
-    "float16": "uint16_t",
-    "bfloat16": "uint16_t",
-}
-"""The C type for each dtype. float16 and bfloat16 are stored as their bits."""
 KINDS = {
     "sequence": "of each step",
     "initial": "the memory that its recurrence begins with; NULL for zeros",

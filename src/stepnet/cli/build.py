@@ -57,7 +57,7 @@ def build(
     ] = None,
     flash: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", help="Refuse source code with more constants, saying what takes them."),
+        typer.Option(metavar="BYTES", help="Refuse what needs more flash; devices count code too."),
     ] = None,
     package: Annotated[
         str | None,
@@ -115,5 +115,6 @@ def build(
         for path in others:
             typer.echo(f"{'other:':10}{path}")
         for kind, size in sizes.items():
-            if isinstance(size, int):
-                typer.echo(f"{kind.replace('_', ' ') + ':':16}{size}")
+            if size is None or isinstance(size, int):
+                shown = "depends on the compiler or the machine" if size is None else size
+                typer.echo(f"{kind.replace('_', ' ') + ':':16}{shown}")

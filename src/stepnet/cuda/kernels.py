@@ -8,11 +8,11 @@ from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.cuda.codes import ProductCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.gpu_facts import known_facts
+from stepnet.compiler.targets.cuda.gpu_facts import LOWEST, known_facts
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.memory import CudaMemory
 from stepnet.compiler.targets.cuda.options import CudaOptions, CudaPrecision, checked_options
-from stepnet.compiler.targets.cuda.ptx import translated
+from stepnet.compiler.targets.cuda.ptx import CAPABILITIES, translated
 from stepnet.compiler.values.arguments import checked_integer, short_repr
 from stepnet.errors import ArgumentError
 from stepnet.model.model import Model
@@ -42,7 +42,7 @@ def ptx(
         batch_invariant: Whether a sequence has the same bits in every batch, as for `engine`.
 
     Raises:
-        ArgumentError: For another kind of `capability`, and for one below 8.0.
+        ArgumentError: For a `capability` that is no such text, is below 8.0, or that no GPU has.
         InputError: For another precision, or what is not True or False.
         LibraryError: If the installed llvmlite has no code generator for such GPUs.
 
@@ -87,10 +87,20 @@ def kernels_of(
 def checked_capability(capability: Any) -> tuple[int, int]:
     """Checks a compute capability as text, such as "9.0"; returns its numbers."""
     found = re.fullmatch(r"(\d+)\.(\d)", capability) if isinstance(capability, str) else None
-    if found is None or (version := (int(found[1]), int(found[2]))) < (8, 0):
+    if found is None:
         raise ArgumentError(
-            'capability is the compute capability of a GPU, "8.0" or higher, such as "9.0" for an H100, not '
-            f"{short_repr(capability)}"
+            "capability is the compute capability of a GPU as text, two numbers with a point, such as "
+            f'"9.0" for an H100, not {short_repr(capability)}'
+        )
+    version = int(found[1]), int(found[2])
+    if version < LOWEST:
+        raise ArgumentError(
+            f'capability is "8.0" or higher: GPUs of {capability} lack the products of tensor cores in tf32'
+        )
+    if capability not in CAPABILITIES:
+        raise ArgumentError(
+            f"capability is {capability!r}, and code is written for {', '.join(CAPABILITIES)}; that for "
+            f"{CAPABILITIES[-1]} runs on later GPUs too"
         )
     return version
 

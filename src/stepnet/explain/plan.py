@@ -1,6 +1,7 @@
 """Explains a plan: the work of each stage, its costs, the engine, and how threads divide a call."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.plan.load import WORDS, CallSize
@@ -11,7 +12,7 @@ from stepnet.compiler.plan.waves import lines_of, waves_of
 from stepnet.compiler.targets import engine_named, engines_of, is_engine, planning_of
 from stepnet.compiler.targets.assignment import choice as placed_on
 from stepnet.compiler.targets.base import KernelEngine, SharedEngine
-from stepnet.compiler.values.arguments import checked_integer
+from stepnet.compiler.values.arguments import checked_integer, short_repr
 from stepnet.errors import InputError
 from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection
 from stepnet.explain.facts import Asked, Explanation, StageFacts, choice, plan_explanation, schedule_on
@@ -84,24 +85,32 @@ def checked_size(
     """Makes the size of a call of `rows` sequences of `steps` steps each, or of sequences of these lengths;
     None if nothing is given.
 
-    Raises `InputError` for numbers that are not whole or less than 1, and for lengths beside other numbers.
+    Raises `InputError` for numbers that are not whole or less than 1, but for lengths of 0, and for lengths
+    beside other numbers.
     """
-    meaning = "the number of {}, for which explain says how threads share a call, is a whole number from 1 on"
+    meaning = (
+        "the number of {}, for which explain says how threads share a call, is a whole number from {} on"
+    )
     if lengths is not None:
         if rows is not None or steps is not None:
             raise InputError(
                 "lengths say how many sequences there are, and the steps of each: leave out rows and steps"
             )
+        given: Any = lengths
+        if not isinstance(given, Iterable):
+            raise InputError(
+                f"lengths lists the number of steps of each sequence, as [3, 0], not {short_repr(lengths)}"
+            )
         each = tuple(
-            checked_integer(length, meaning.format("steps of each sequence"), 1) for length in lengths
+            checked_integer(length, meaning.format("steps of each sequence", 0), 0) for length in lengths
         )
         if not each:
             raise InputError("lengths is empty: give the number of steps of at least one sequence")
-        return CallSize(len(each), max(each), sum(each), lengths=each)
+        return CallSize(sum(length > 0 for length in each), max(each), sum(each), lengths=each)
     if rows is None and steps is None:
         return None
-    count = checked_integer(1 if rows is None else rows, meaning.format("rows"), 1)
-    longest = checked_integer(SHOWN.longest if steps is None else steps, meaning.format("steps"), 1)
+    count = checked_integer(1 if rows is None else rows, meaning.format("rows", 1), 1)
+    longest = checked_integer(SHOWN.longest if steps is None else steps, meaning.format("steps", 1), 1)
     return CallSize(count, longest, count * longest)
 
 
@@ -178,6 +187,20 @@ def kernel_sections(plan: Plan, asked: Asked, size: CallSize | None) -> list[Tit
     return [TitledSection(title, (facts_table(engine.kernels(plan, size)),)) for engine in engines]
 
 
+def early_sections(schedule: Schedule, flag: int, asked: Asked, size: CallSize) -> list[TitledSection]:
+    """Makes a section of an explanation for each engine with kernels of its own: those of a schedule (a net
+    cut into parts) whose sequences may end early.
+
+    flag: the position of the flag that ends them among the memories. asked: the engine, or several in order,
+    that the user asks for. size: the size of the call.
+    """
+    engines = [engine for engine in engines_of(asked) if isinstance(engine, KernelEngine)]
+    title = f"kernels, for {described_size(size)} that may end early"
+    return [
+        TitledSection(title, (facts_table(engine.early_ends(schedule, flag, size)),)) for engine in engines
+    ]
+
+
 def shared_items(schedule: Schedule, chosen: str | None, size: CallSize | None) -> Iterator[Item]:
     """Yields sections, with a gap ahead of each, on parts of a schedule (a net cut into parts) that can run
     at the same time.
@@ -235,8 +258,8 @@ def shared_engine(name: str | None) -> SharedEngine | None:
 
 def described_size(size: CallSize) -> str:
     """Describes the size of a call in words, such as "8 sequences of 100 steps"."""
-    rows = "one sequence" if size.filled == 1 else f"{size.filled} sequences"
-    steps = f"up to {size.longest}" if size.steps < size.filled * size.longest else f"{size.longest}"
+    rows = "one sequence" if size.rows == 1 else f"{size.rows} sequences"
+    steps = f"up to {size.longest}" if size.steps < size.rows * size.longest else f"{size.longest}"
     return f"{rows} of {steps} steps"
 
 

@@ -334,7 +334,8 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     ended: the position of the memory "done" of `ending`; the memory "taken" of `counting` is the last one.
     """
     if run.ends_early:
-        results = run(replace(call, until=EarlyEnds(ended, beyond=not reads_tables(net))))
+        early = EarlyEnds(ended, beyond=not reads_tables(net), counted=len(call.initial) - 1)
+        results = run(replace(call, until=early))
         return results.final[-1], results
     recur = next(node.recur for node in net.nodes if node.operation == "recur")
     types, reverse = recur.operands_by_kind([net.type_of(number) for number in net.inputs]), recur.reverse

@@ -3,7 +3,6 @@
 The values that are saved between the two passes depend on how the gradient runs (`gradient_runs.py`).
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Unpack
@@ -86,16 +85,18 @@ def vjp(model: Model, *, per_sequence: bool = False, saved: str | None = None) -
 
 
 class Vjp:
-    """A function that runs a model and prepares its gradients, whose programs it caches; `vjp` makes it."""
+    """A function that runs a model and its gradients, and prepares those that come again; `vjp` makes it. The
+    compiled gradients are kept with the model's programs.
+    """
 
     def __init__(self, model: Model, per_sequence: bool = False, saved: str | None = None) -> None:
-        """Stores a model that has gradients, with empty caches for the programs that compute them.
+        """Stores a model that has gradients, with an empty cache of prepared calls.
 
         per_sequence: whether gradients of parameters are those of each sequence, and not their sum.
         saved: the dtype in which values that only the backward pass reads are stored; None for their own.
         """
         self.per_sequence, self.saved = per_sequence, saved
-        self.model, self.programs, self.calls = model, OrderedDict[Any, Any](), GradientCalls()
+        self.model, self.calls = model, GradientCalls()
         self.check, self.ends_early = model.change_check, model.ends_early
 
     def __call__(
@@ -169,22 +170,23 @@ class Vjp:
     def run_of(
         self, program: Program, wanted: Sequence[int], checkpoint: Checkpoint, engine: Order
     ) -> GradientRun:
-        """Returns the programs of the gradient of a model's program, made at first use. Raises `InputError`
-        for a checkpoint if gradients are those of each sequence.
+        """Returns the programs of the gradient of a model's program, made at first use and kept with it.
+
+        Raises `InputError` for a checkpoint if gradients are those of each sequence.
 
         wanted: the positions of the inputs to differentiate.
         checkpoint: the checked argument of a call. engine: the engines in order of preference.
         """
-        net = saving(program.net, self.saved)
+        net, kept = saving(program.net, self.saved), program.gradient_runs
         if not self.per_sequence:
-            return gradient_run(self.programs, program, net, wanted, checkpoint, engine)
+            return gradient_run(kept, self.saved, net, wanted, checkpoint, engine)
         if checkpoint is not None:
             raise InputError(
                 "checkpoint= adds up the gradients of parameters piece by piece: leave it out where they are "
                 "per_sequence"
             )
-        key = program, tuple(wanted), "per sequence"
-        return entry_of(self.programs, key, lambda: Halved.of(net, wanted, is_each=True))
+        key = self.saved, tuple(wanted), "per sequence"
+        return entry_of(kept, key, lambda: Halved.of(net, wanted, is_each=True))
 
     def explanation(
         self,

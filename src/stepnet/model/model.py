@@ -108,6 +108,7 @@ class Model(ABC):
         report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
         noun: The word for the model in messages.
         kinds: The kinds of arguments that have gradients, such as "params".
+        frame_step: One step of a model in integers alone, which programs for devices are made of; else None.
         gives_final: Whether a call returns the final memories besides the outputs.
         until: The condition that ends the sequences of a recurrence early; None for none.
         programs: The compiled programs, one for each kind of inputs, with the latest one.
@@ -120,6 +121,7 @@ class Model(ABC):
     """
 
     report: Any = None
+    frame_step: Any = None
     noun: ClassVar[str] = "recurrence"
     kinds: ClassVar[tuple[str, ...]] = ("params", "inputs", "initial", "statics")
     gives_final: ClassVar[bool] = True
@@ -564,6 +566,11 @@ class Model(ABC):
         rows: int | None = None,
         steps: int | None = None,
         lengths: Sequence[int] | None = None,
+        max_steps: int | None = None,
+        beams: int | None = None,
+        sampler: Any = None,
+        feed: Any = None,
+        scores: Any = None,
     ) -> str:
         """Returns the plan as text: the parts in the order they run, their work and costs, and their engines.
 
@@ -576,14 +583,20 @@ class Model(ABC):
                 otherwise.
             lengths: The steps of each sequence of such a call, if they differ, in place of `rows` and
                 `steps`.
+            max_steps: The largest number of symbols of a sequence. With it the text says how `generate` runs
+                the model for `rows` sequences: where symbols are chosen, and in how many calls.
+            beams: The number of sequences that `beam_search` keeps for each start, to explain that one.
+            sampler: The sampler, as for `generate`.
+            feed: The inputs for symbols, as for `generate`.
+            scores: The function from outputs to scores, as for `generate`.
 
         Returns:
             One line per operation, by phase, with the floating-point operations and the bytes of parameters
             of each phase, and the engine that runs it; for layers under the name of each.
 
         Raises:
-            InputError: Before the inputs are known, for an engine that is not known, and for sizes that no
-                call has.
+            InputError: Before the inputs are known, for an engine that is not known, for sizes that no call
+                has, and for a generation by a model that generates no symbols.
 
         >>> import numpy as np
         >>> import stepnet as sn
@@ -597,7 +610,12 @@ class Model(ABC):
             from stepnet.explain.plan import checked_size
             from stepnet.explain.text import text
 
-        return text(self.explained(self.engine_order(engine), checked_size(rows, steps, lengths)))
+        order, asked = self.engine_order(engine), (max_steps, beams, sampler, feed, scores)
+        if any(each is not None for each in asked):
+            with IMPORTS:  # by name: models are not made of it, and it is made of models
+                generation: Any = import_module("stepnet.explain.generation")
+            return text(generation.explained(self, order, asked, rows, steps, lengths))
+        return text(self.explained(order, checked_size(rows, steps, lengths)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
         """Returns the sections of the text of `explain`.

@@ -6,6 +6,7 @@ Calls, streams, generation and beam search all run the kernel that `Program.boun
 made for its parameters: they are copied, and refuse to be changed; `with_params` gives other ones to a copy.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -111,6 +112,8 @@ class Program(NetProgram):
     memories: the number of all memories of the net.
     params: the parameters, in the order of the net.
     gradients: the programs whose nets are differentiated, by the results and the memories that a call has.
+    gradient_runs: the compiled gradients of the net, by what is differentiated and how (`gradient_strategy`).
+        Copies with other parameters share them.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Program(NetProgram):
         """Stores the arguments, which the class documents; machine code is compiled at first use."""
         super().__init__(net)
         self.output, self.memory, self.last = output, memory, last
-        self.gradients = dict[Any, Program]()
+        self.gradients, self.gradient_runs = dict[Any, Program](), OrderedDict[Any, Any]()
         self.memories, self.params = memories, params
         carried, given = ([spec.dtype for spec in leaves(specs)] for specs in (memory, last))
         self.rounded = None if carried == given else given

@@ -23,6 +23,8 @@ from stepnet.model.program import Asked, StepProgram, same_parameters
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
+    from stepnet.compiler.plan.load import CallSize
+    from stepnet.explain.document import TitledSection
     from stepnet.model.gradients import Cut
     from stepnet.model.scopes import Scopes
     from stepnet.model.streams.layers import StreamedRecurrence
@@ -174,6 +176,22 @@ class RNN(Declared):
     def ends_early(self) -> bool:
         """True if sequences may end before their last step, because the recurrence has `until=`."""
         return self.until is not None
+
+    def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
+        """Returns the sections of the text of `explain`; with `until`, and an engine with kernels of its own,
+        those of calls whose sequences may end early.
+
+        order: the engines in order of preference.
+        size: the size of a call whose times are added; None for no call.
+        """
+        if self.until is None or size is None:
+            return super().explained(order, size)
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.explain.plan import early_sections
+
+        running, flag = self.under(Control(until=self.until), self.program), len(leaves(self.program.memory))
+        early = early_sections(running.schedule_for(order), flag, order, size)
+        return [*early, *super().explained(order, None if early else size)]
 
     def gradient_reading(self, call: UncheckedCall) -> "tuple[Reading[Any], Cut | None]":
         """Checks the arguments of a call whose gradient is taken; sequences that a condition `until` may end

@@ -69,8 +69,8 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str 
     if contents is None or key is None:
         return original(path, contents, stated, any_steps)
     file = ReadFile(str(path), contents, tuple(stated.items()), any_steps)
-    if (data := store.get("graph", key)) is not None:
-        traced, names = FORM.unpacked(data)
+    if (stored := store.value("graph", key, FORM)) is not None:
+        traced, names = stored
         return graph_of(KeptModel(file, traced, names))
     graph = original(path, contents, stated, any_steps)
     keep(key, graph)

@@ -79,6 +79,10 @@ def graph_of(model: Model) -> Graph:
 
     Raises `InputError` for sequences that end early, and before the inputs are known.
     """
+    if model.frame_step is not None:
+        raise InputError(
+            "a model in integers alone is not written to an .onnx file: write the model that it was made of"
+        )
     if isinstance(model, Graph):
         return model
     if model.ends_early:

@@ -15,6 +15,7 @@ from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cudnn import reason_for_cudnn
 from stepnet.torch.keys import runnable_of_sizes
+from stepnet.torch.known_calls import KNOWN, note_call, run_known
 from stepnet.torch.operator import in_graph, reason_in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
@@ -89,10 +90,19 @@ class LayerForward:
         if not runs_on(data_of(input).device, self.engine) or needs_torch_nn():
             return theirs(input, hx)
         graph = makes_graph()
+        kind = None
+        if not graph and hx is None and torch.is_grad_enabled():
+            results, kind = untraced(run_known)(self, input)
+            if results is not None:
+                return results
         run = run_module if graph else untraced(run_module)
         device: Any = data_of(input).device
         if device.type == HOST:
-            return run(self, theirs, input, hx, graph)
+            results = run(self, theirs, input, hx, graph)
+            if kind is not None:
+                layers = runnable_of_sizes(sizes_of(self, self.weight_hh_l0.dtype))
+                note_call(self, layers, input, *kind)
+            return results
         dtype = dtype_of_run(self.mode, device, self.weight_hh_l0.dtype, data_of(input).dtype)
         reason = reason_for_cudnn(self, dtype, isinstance(input, PackedSequence) or input.is_nested)
         if graph and not reason and dtype in DTYPES:
@@ -114,8 +124,8 @@ class LayerForward:
         compiles again.
         """
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
-        state.pop(BOUND, None)
-        state.pop(REFUSED, None)
+        for name in (BOUND, KNOWN, REFUSED):
+            state.pop(name, None)
         return state
 
 

@@ -25,7 +25,14 @@ from stepnet.compiler.disk.settings import settings
 from stepnet.compiler.net import STEPS, Builder, Net, Type
 from stepnet.compiler.plan import Schedule
 from stepnet.compiler.plan.stored_schedule import MOST_BYTES, StoredSchedule, key_of
-from stepnet.compiler.targets.cpu import LlvmEngine, available_processors, host_processor
+from stepnet.compiler.targets.cpu import (
+    LlvmEngine,
+    available_processors,
+    host_processor,
+    store_rates,
+    stored_rates,
+    table_machine,
+)
 from stepnet.compiler.targets.cpu.compile.stored_plan import PLAN
 from stepnet.compiler.targets.cpu.machine import image, processor, stored_code
 from stepnet.model import program
@@ -477,3 +484,38 @@ def test_numbers_keep_their_kinds() -> None:
 def test_what_is_no_data_is_refused(value: Any) -> None:
     with pytest.raises(NotDataError, match="is not written as data"):
         Serializer().packed((value,))
+
+
+def payload_of(document: bytes) -> bytes:
+    """A payload of JSON, with its length ahead of it."""
+    return len(document).to_bytes(8, "little") + document
+
+
+FOREIGN = {
+    "nothing": b"",
+    "other bytes": b"\x7fELF" + bytes(500),
+    "no JSON": payload_of(b"rate = 1"),
+    "nested JSON": payload_of(b"[" * 100_000),
+    "a list": payload_of(b"[]"),
+    "a number": Serializer().packed(1.0),
+    "an unknown class": payload_of(b'{"value":{"r":0},"rows":[[9]]}'),
+    "missing fields": payload_of(b'{"value":{"r":0},"rows":[[0,1]]}'),
+    "texts": payload_of(b'{"value":{"r":0},"rows":[[0' + b',"rate"' * 17 + b"]]}"),
+    "tuples of few": payload_of(b'{"value":{"r":0},"rows":[[0,[],[]' + b",1" * 14 + b",[]]]}"),
+}
+"""Payloads that stepnet did not write, with valid checksums."""
+
+
+@pytest.mark.parametrize("payload", FOREIGN.values(), ids=FOREIGN)
+def test_what_something_else_put_there_is_as_if_it_were_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, payload: bytes
+) -> None:
+    """Rates are read ahead of every call: each raised `JSONDecodeError`."""
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    table = table_machine(host_processor())
+    assert store_rates(host_processor(), table)
+    (file,) = (tmp_path / "cache").glob("*.machine")
+    store.put("machine", file.stem, payload)
+    assert stored_rates(host_processor()) is None
+    assert store_rates(host_processor(), table), "they are measured again"

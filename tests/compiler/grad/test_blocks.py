@@ -111,6 +111,7 @@ def assert_same(ours: list[Array], right: list[Array], length: int, dtype: str =
         assert_close(a, b, 2 * length, K * V, dtype)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_in_blocks_is_the_cell(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rnn, x = cell(name, reverse=name == "kda")

@@ -206,6 +206,12 @@ def test_parameters_that_only_several_threads_have_in_their_caches_are_shared():
     assert at_once([load("lstm", 256)] * 2, [call(1)] * 2, 2, large).order is not None
 
 
+def test_parameters_outside_the_loop_are_read_once_for_a_block_of_steps():
+    """A call of one row of 4,096 units pauses after 8 steps."""
+    seven, eight, nine = (load("gru", 4096).seconds(call(1, steps), 1, 1, MACHINE) for steps in (7, 8, 9))
+    assert nine - eight > 1.5 * (eight - seven)
+
+
 def test_threads_that_would_have_nothing_to_do_are_used():
     """Three recurrences of many sequences on two threads: one thread would run two of them."""
     gru = load("gru", 128)

@@ -244,6 +244,7 @@ def test_a_plan_gives_what_is_right(make: Callable[[Parts], list[int]], begin: A
     assert_right(bound(nothing), right(net, nothing), nothing)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 def test_the_bits_are_those_of_any_batch_and_any_number_of_threads(
     make: Callable[[Parts], list[int]],
@@ -285,6 +286,7 @@ def time_major(call: Call) -> Call:
     return replace(call, positions=there, sequences=[x])
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 def test_the_bits_are_the_same_where_steps_lie_time_major(make: Callable[[Parts], list[int]]) -> None:
     p = parts(a_product)

@@ -1,7 +1,6 @@
 """The models of saved/ that are refused, with words of the error."""
 
 REFUSED: dict[str, str] = {
-    "onnx/attending": "it computes a part of the number of sequences or of steps",
     "onnx/rows_of_sklearn": "Scaler not supported",
     "onnx/unrolled": "it selects step 1",
     "onnx/voice": "steps of zeros are put around sequences, which only a convolution may read",

@@ -63,7 +63,7 @@ def check_call(model: Any, example: Example, call: Call, alone: list[Arrays]) ->
         check(found[name], right, shapes, length, example.width)
 
 
-@pytest.mark.long(every=5)
+@pytest.mark.long(every=8)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 def test_a_model_gives_what_its_framework_gives_or_is_refused(example: Example, folder: Path):
     place = unpack(example.kind, folder)

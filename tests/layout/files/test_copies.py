@@ -41,6 +41,7 @@ def path_of(folder: Path, kind: str, name: str) -> Path:
     return folder / kind / f"{name.replace(' ', '_')}{FORMATS[kind].endings[0]}"
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize(("kind", "name"), READ)
 def test_copies_are_those_of_the_runtime(folder: Path, kind: str, name: str):
     graph: Any = sn.load(path_of(folder, kind, name), steps="any" if kind == "tflite" else None)

@@ -197,6 +197,7 @@ def predicted(model: Any, steps: int) -> dict[str, np.ndarray]:
     return {f"x/{steps}": x, f"y/{steps}": np.asarray(model.predict(x, verbose=0))}
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", KERAS_COMPUTED)
 def test_a_number_in_a_keras_model_is_for_the_steps_of_its_input(name: str, tmp_path: Path):
     made, words = KERAS_COMPUTED[name]

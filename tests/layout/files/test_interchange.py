@@ -126,6 +126,7 @@ def test_a_raw_buffer_is_exactly_what_cudnn_takes(tmp_path: Path):
         assert torch.equal(value, speech.rnn.state_dict()[name])
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("ending", [".safetensors", ".npz", ".pt", ".msgpack", ".pdparams", ".params"])
 def test_every_kind_of_arrays_by_name_gives_them_back(tmp_path: Path, ending: str):
     target = {".msgpack": "flax", ".pdparams": "paddle", ".params": "mxnet"}.get(ending, "torch")

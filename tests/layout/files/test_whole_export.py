@@ -285,14 +285,14 @@ def pairs_of(found: Any, right: Any) -> list[tuple[Any, Any]]:
     return [(found, right)]
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_with_fixed_sizes_is_read_whole(name: str, tmp_path: Path):
     model = MODELS[name]
     check_same(saved(tmp_path / "m.pt2", model), model)
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=6)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_with_any_number_of_sequences_is_read_whole(name: str, tmp_path: Path):
     model = MODELS[name]

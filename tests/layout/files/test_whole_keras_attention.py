@@ -60,7 +60,7 @@ IN_BOTH = ("concat", "heads", "grouped")
 FILES = [*((name, ".keras") for name in LAYERS), *((name, ".h5") for name in IN_BOTH)]
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize(("name", "ending"), FILES)
 def test_each_sequence_attends_as_keras_computes_it_alone(tmp_path: Path, name: str, ending: str):
     made = two_layers(LAYERS[name])
@@ -116,6 +116,7 @@ def test_masks_leave_out_keys(tmp_path: Path, name: str):
     assert_close(alone, right[1:2], TIME, 4 * HIDDEN)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_queries_have_the_numbers_that_keras_has(tmp_path: Path, name: str):
     """A convolution drops the mask, and reads the results of masked steps beside those of others."""

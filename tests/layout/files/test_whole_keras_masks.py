@@ -163,7 +163,7 @@ def shared(x: Any) -> Any:
     return layers.Concatenate()([layer(x), layer(ops.tanh(x))])
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_mask_goes_where_keras_passes_it(tmp_path: Path, name: str):
     check(CASES[name](), tmp_path / "m.keras", TOKENS)

@@ -76,7 +76,7 @@ WINDOWS: dict[str, Callable[[], Any]] = {
 """Models with each class of windows that test_whole_keras.py has none of."""
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows_are_those_of_keras(tmp_path: Path, name: str):
     check(WINDOWS[name](), tmp_path / "m.keras")

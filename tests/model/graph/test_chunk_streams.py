@@ -159,7 +159,7 @@ def assert_equal(made: Any, expected: Any) -> None:
 # ---- the bits of a call ------------------------------------------------------------------------------------
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_of_any_sizes_have_the_bits_of_a_call(name: str):
     model = graph(name)
@@ -196,6 +196,7 @@ READY = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", READY)
 def test_outputs_are_given_when_no_later_step_can_change_them(name: str):
     stream, x = graph(name).stream_chunks(), normal(1, 5, INPUTS)
@@ -309,6 +310,7 @@ def test_rows_come_wait_end_and_go():
     assert_same_bits(stream.chunk(x[1], rows=0, last=True), expected[1])
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", ["a recurrence", "decoder", "subsampled", "both ends"])
 def test_a_saved_stream_goes_on_with_the_same_bits(name: str, tmp_path: Path):
     model, x = graph(name), sequences((9, 7, 8))

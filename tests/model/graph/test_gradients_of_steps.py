@@ -117,6 +117,7 @@ def test_the_gradient_of_a_call(name: str, option: str) -> None:
     assert_model(model, params, X, statics_of(name), **OPTIONS[option])
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_gradient_of_given_memories(name: str) -> None:
     model, params = MODELS[name]

@@ -172,7 +172,7 @@ def test_the_gradient_of_a_model(name: str) -> None:
 # ---- PyTorch's modules -------------------------------------------------------------------------------------
 
 
-@pytest.mark.long(every=4)
+@pytest.mark.long(every=8)
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", TORCH_MODELS)
 def test_the_gradient_of_a_module_is_that_of_pytorch(name: str) -> None:

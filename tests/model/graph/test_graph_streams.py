@@ -179,6 +179,7 @@ def test_given_memories_replace_those_of_the_model() -> None:
         assert_same(second.step(words[:, step]), whole[:, step])
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_call_goes_on_from_the_state_of_a_stream(name: str) -> None:
     model, has_statics = MODELS[name]
@@ -193,6 +194,7 @@ def test_a_call_goes_on_from_the_state_of_a_stream(name: str) -> None:
         np.testing.assert_array_equal(output, right[:, 2:] if level else right)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_mask_of_all_steps_and_begun_change_nothing(name: str) -> None:
     model, has_statics = MODELS[name]
@@ -343,7 +345,7 @@ def without_later_steps(model: RandomModel) -> RandomModel:
     return replace(model, layers=layers, ends=("last",) if "last" in model.ends else (), steps=True)
 
 
-@pytest.mark.long(examples=20)
+@pytest.mark.long(examples=10)
 @settings(max_examples=100)
 @given(model=random_models(), rows=st.integers(1, 4), seed=st.integers(0, 9))
 def test_random_models_stream_or_are_refused(model: RandomModel, rows: int, seed: int) -> None:

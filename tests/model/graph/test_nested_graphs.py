@@ -178,6 +178,7 @@ def test_documents_of_any_sizes(name: str, counts: list[list[int]]) -> None:
 # ---- gradients ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_gradient_of_a_model_of_documents(name: str) -> None:
     model, _, names = MODELS[name]
@@ -245,6 +246,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_gradient_of_other_models_of_documents(name: str) -> None:
     assert_model(*OTHERS[name])

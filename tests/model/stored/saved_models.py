@@ -232,6 +232,19 @@ def quantized_graph() -> Case:
     return Case(sn.quantize(model, [normal(4, 6, 8)], "int8", engine=["llvm"]), (normal(3, 5, 8, seed=1),))
 
 
+def integers() -> Case:
+    """A model in integers alone, with its calibration: with a window."""
+    lstm = rnn_of("lstm", 8, 6)
+
+    def model(x: Any, params: Any) -> Any:
+        y = lstm(np.tanh(sn.conv1d(x, params["w"], padding="causal")))[0]
+        return {"y": y, "scores": sn.softmax(y @ params["D"])}
+
+    graph = sn.Graph(model, {"w": normal(8, 8, 2), "D": normal(6, 3)})
+    made = sn.quantize(graph, [normal(4, 6, 8)], "int8", activations="int8")
+    return Case(made, (normal(3, 5, 8, seed=1),))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
@@ -256,6 +269,7 @@ CASES: dict[str, Callable[[], Case]] = {
         products_in_bfloat16,
         quantized_stack,
         quantized_graph,
+        integers,
     )
 }
 

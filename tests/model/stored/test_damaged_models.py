@@ -161,9 +161,9 @@ def number_as_name(document: Document, arrays: Arrays) -> None:
 
 
 REFUSED: dict[Callable[[Document, Arrays], None], tuple[type[StepnetError], str]] = {
-    later: (FileError, r"its format is of version 7, written by stepnet '9\.1'; stepnet .* up to 1: install"),
+    later: (FileError, r"its format is of version 7, written by stepnet '9\.1'; stepnet .* up to 2: install"),
     no_version: (FileError, "the version of its format is '1', not a whole number from 1"),
-    unknown_kind: (ModelError, "a model is an RNN, a Stack, a Bidirectional or a Graph, not 'Transformer'"),
+    unknown_kind: (ModelError, "a model is an RNN, a Stack, .* or an IntegerGraph, not 'Transformer'"),
     unknown_operation: (ModelError, "no operation is called 'import os'"),
     operation_of_passes: (ModelError, "no operation is called 'scatter'"),
     missing_array: (ModelError, "a parameter is the array 'W', which the file does not have"),
@@ -284,6 +284,39 @@ def test_attention_that_there_is_not_is_refused(damage: Any, message: str, tmp_p
         sn.load(path)
 
 
+INTEGERS: dict[str, tuple[Callable[[Document], Any], str]] = {
+    "magnitudes": (lambda step: step["largest"].pop(), r"a step of \d+ values has \d+ magnitudes"),
+    "negative": (lambda step: step["largest"].__setitem__(0, -1), "is no finite number from 0 on"),
+    "infinite": (lambda step: step["largest"].__setitem__(0, float("inf")), "is no finite number from 0 on"),
+    "text": (lambda step: step["largest"].__setitem__(0, "1"), "a magnitude is a whole number"),
+    "activations": (
+        lambda step: step.update(activations="int4"),
+        "are int8 or int16, not 'int4'",
+    ),
+    "value": (lambda step: step["outputs"][0].update(value=900), "an entry of outputs is %900, which is no"),
+    "inputs": (lambda step: step["inputs"].clear(), "are not the inputs of its net"),
+    "outputs": (lambda step: step["outputs"].pop(), "the outputs of the step of a model are"),
+    "memory": (lambda step: step["memories"][0].update(after=0), "has other features or another dtype after"),
+    "key": (lambda step: step.pop("memories"), "a step has net, inputs, outputs, memories"),
+    "operation": (
+        lambda step: next(each for each in step["net"]["nodes"] if each["op"] == "tanh").update(op="arctan"),
+        "arctan has no form in integers",
+    ),
+}
+"""Damages to the step of a model in integers, with what is said."""
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_a_calibration_that_does_not_fit_is_refused(name: str, tmp_path: Path):
+    damage, message = INTEGERS[name]
+    path = saved("integers", tmp_path)
+    document, arrays = parts(path)
+    damage(document["model"]["step"])
+    write(path, document, arrays)
+    with pytest.raises(StepnetError, match=message):
+        sn.load(path)
+
+
 def test_other_files_are_refused(file: Path, tmp_path: Path):
     whole, arrays = file.read_bytes(), load_file(file)
     contents = {
@@ -368,9 +401,13 @@ def changed(document: Document, draw: random.Random) -> Document:
     return made
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize(
-    "name", ["gru", "structures", "inner_sequences", "early_ends", "stack", "graph", "convolution", "strides"]
+    "name",
+    [
+        *("gru", "structures", "inner_sequences", "early_ends", "stack", "graph", "convolution", "strides"),
+        "integers",
+    ],
 )
 def test_a_description_changed_at_random_is_refused_or_runs(name: str, tmp_path: Path):
     path, case = saved(name, tmp_path), CASES[name]()

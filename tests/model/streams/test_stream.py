@@ -23,6 +23,7 @@ def steps(count: int, rows: int, features: int = 3, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=(rows, count, features)).astype("float32")
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("cell", sorted(cells.CELLS))
 def test_every_cell_ends_in_the_same_state(cell: str):
     rnn = rnn_of(cell, 3, 5)

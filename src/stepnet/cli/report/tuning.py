@@ -17,7 +17,7 @@ from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.processor import host_processor
 from stepnet.compiler.targets.cpu.machine.system import thread_clock
 from stepnet.compiler.targets.cpu.products.reads import far_reads
-from stepnet.compiler.targets.cpu.rates import forced, store_rates
+from stepnet.compiler.targets.cpu.rates import are_rates, forced, store_rates
 from stepnet.compiler.targets.cpu.threads.exchanges import ExchangeRates, exchange_rates
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL
 from stepnet.compiler.targets.threads import threads
@@ -189,7 +189,7 @@ def measured(quiet: bool) -> Tuning:
                 advance(1)
     observations = [found for call in calls if (found := call.observation(nothing.least)) is not None]
     machine = fitted(machine, observations)
-    store_rates(processor, machine)
+    is_kept = store_rates(processor, machine)
     machine_for.cache_clear()
     return Tuning(
         str(processor),
@@ -198,8 +198,16 @@ def measured(quiet: bool) -> Tuning:
         error(table, observations),
         error(machine, observations),
         len(observations),
-        why_not(settings()),
+        None if is_kept else why_not_kept(machine),
     )
+
+
+def why_not_kept(machine: Machine) -> str:
+    """Returns the reason why the rates of a machine could not be kept."""
+    if not are_rates(machine):
+        return "some of the measured rates are zero or infinite: run it again"
+    chosen = settings()
+    return why_not(chosen) or f"the entry could not be written to {chosen.folder}"
 
 
 def rates_of(machine: Machine) -> dict[str, float | tuple[float, ...]]:

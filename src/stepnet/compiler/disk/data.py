@@ -22,7 +22,7 @@ HEAD = 8
 
 
 class NotDataError(Exception):
-    """Raised for a value that cannot be serialized."""
+    """Raised for a value that cannot be serialized, and for bytes that are no serialized value."""
 
 
 class Serializer:
@@ -61,16 +61,19 @@ class Serializer:
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
     def unpacked(self, data: bytes, given: Sequence[Any] = ()) -> Any:
-        """Restores a value from the bytes that `packed` made.
+        """Restores a value from the bytes that `packed` made. Raises `NotDataError` for others.
 
         given: the objects in place of those that `packed` was given, in the same order.
         """
-        end = HEAD + int.from_bytes(data[:HEAD], "little")
-        document = json.loads(data[HEAD:end])
-        reader = ValueReader(self, memoryview(data)[end:], given)
-        for index, *row in document["rows"]:
-            reader.objects.append(self.makers[index](*map(reader.read, row)))
-        return reader.read(document["value"])
+        try:
+            end = HEAD + int.from_bytes(data[:HEAD], "little")
+            document = json.loads(data[HEAD:end])
+            reader = ValueReader(self, memoryview(data)[end:], given)
+            for index, *row in document["rows"]:
+                reader.objects.append(self.makers[index](*map(reader.read, row)))
+            return reader.read(document["value"])
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise NotDataError(f"these bytes are no serialized value: {error}") from error
 
 
 class ValueWriter:

@@ -19,10 +19,12 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 from stepnet.compiler.disk import entry
+from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.folder import NotUsableError, OpenFolder, open_folder
 from stepnet.compiler.disk.settings import Settings, settings
 
@@ -115,6 +117,20 @@ def read_all(descriptor: int, size: int) -> bytes:
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
+
+
+def value(kind: str, key: str, form: Serializer, given: Sequence[Any] = (), is_needed: bool = True) -> Any:
+    """Reads a value that the disk cache has under a key; None if it has none. A payload that is no value,
+    which something else has put there, counts as rejected.
+
+    kind, key, is_needed: as for `get`. form, given: restore the value from its payload.
+    """
+    payload = get(kind, key, is_needed)
+    try:
+        return None if payload is None else form.unpacked(payload, given)
+    except NotDataError:
+        COUNTS["rejected"] += 1
+        return None
 
 
 def put(kind: str, key: str, payload: bytes) -> None:

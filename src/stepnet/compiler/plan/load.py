@@ -272,6 +272,27 @@ class CallSize(NamedTuple):
     inner_steps: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
 
+    @property
+    def rows(self) -> int:
+        """The number of all sequences, with those of no steps where lengths are told apart."""
+        return len(self.lengths) or self.filled
+
+
+PAUSE_BYTES, PAUSE_ROWS, MOST_PAUSE_BYTES = 600 * 2**20, 8, 2400 * 2**20
+"""A call pauses only between blocks of steps. So a block reads at most `PAUSE_BYTES` of parameters. The
+parameters of the work outside the loop are read once for a block, so blocks of fewer rows than `PAUSE_ROWS`
+read up to `MOST_PAUSE_BYTES`.
+"""
+
+
+def most_block_steps(weights: int, lanes: int) -> int:
+    """Returns the most steps of a block of a call, by the time until it pauses.
+
+    weights: the bytes that a step reads. lanes: the sequences that run at the same time.
+    """
+    weights = max(1, weights)
+    return max(1, PAUSE_BYTES // weights, min(PAUSE_ROWS // lanes, MOST_PAUSE_BYTES // weights))
+
 
 WORDS = 32
 """The assumed number of words per row where a call's words are not known, as in `explain`."""
@@ -320,7 +341,7 @@ class Load:
         counts = size.inner_steps or (WORDS,) * len(self.inner_steps)
         for work, inner_steps in zip(self.inner_steps, counts, strict=True):
             seconds += iterations * work.seconds(rows, inner_steps, together, machine)
-        blocks = ceil(iterations / block) if block else 1
+        blocks = ceil(iterations / (block or most_block_steps(self.loop.weights, ceil(rows))))
         seconds += blocks * self.others.seconds(rows * iterations / blocks, together, machine)
         if together > 1:
             seconds += (iterations * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)

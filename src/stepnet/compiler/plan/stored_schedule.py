@@ -44,9 +44,9 @@ class StoredSchedule(Schedule):
         key = key_of(self.traced, planning)
         if key is None:
             return cut_of(self.traced, None, planning)
-        data = store.get("schedule", key)
-        if data is not None:
-            return cut_from(FORM.unpacked(data, (planning,)), self.traced)
+        stored = store.value("schedule", key, FORM, (planning,))
+        if stored is not None:
+            return cut_from(stored, self.traced)
         cut = cut_of(self.traced, None, planning)
         try:
             store.put("schedule", key, FORM.packed(entry_of(cut, self.traced), (planning,)))

@@ -30,10 +30,13 @@ class EarlyEnds:
         ends. Later steps do not change any memory.
     beyond: whether later steps may be computed and discarded. They may not if they could index a table out of
         bounds.
+    counted: the position of an int64 memory that counts the steps up to the end; None if nothing but the loop
+        has results per step.
     """
 
     flag: int
     beyond: bool
+    counted: int | None = None
 
 
 @dataclass(frozen=True)
@@ -553,6 +556,19 @@ class KernelEngine(Engine, Protocol):
 
     def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
         """Describes the kernels of a plan for calls of a size: a name and a text for each fact."""
+        ...
+
+    def early_ends(self, schedule: Schedule, flag: int, size: CallSize) -> list[tuple[str, str]]:
+        """Describes likewise the kernels of calls of a schedule whose sequences may end early, and how often
+        the loop is launched. flag: the position of the flag that ends them among the memories of its net.
+        """
+        ...
+
+    @property
+    def stand_in(self) -> str:
+        """The name of an engine that takes what this one takes where there is a device: its own if there
+        is.
+        """
         ...
 
     def beside(self, schedule: Schedule, size: CallSize) -> list[tuple[tuple[int, ...], str]]:

@@ -15,6 +15,8 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 Array = np.ndarray
+ACTIVATIONS = ("int8", "int16")
+"""The dtypes of inputs, and of the left sides of products, of models in integers alone."""
 STEPS = 255
 """The largest code: the largest uint8."""
 
@@ -115,7 +117,7 @@ def weight_scales(weights: Sequence[Any], largest: int = 127) -> tuple[float, ..
 
 @dataclass(frozen=True)
 class FrameSamples:
-    """Sequences that a model in integers is calibrated with.
+    """Sequences that a model in integers alone is calibrated with.
 
     activations: "int8" or "int16", the dtype of inputs and of the left sides of products.
     samples: for each sample the arrays [total, features...] of the model's inputs, with all sequences end to

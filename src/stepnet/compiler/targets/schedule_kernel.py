@@ -51,6 +51,7 @@ from stepnet.compiler.targets.part_execution import (
     takes_gaps,
 )
 from stepnet.compiler.targets.prepared_parts import is_nested, prepared_parts
+from stepnet.compiler.targets.taken_steps import TakenSteps
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 
@@ -224,6 +225,24 @@ class PartsKernel:
         return BoundParts(self, self.put(constants), tuple(bound))
 
 
+def ending_part(schedule: Schedule) -> Part | None:
+    """Returns the part of a schedule whose loop a flag may end early, while the parts ahead of it run for all
+    steps: the last one, if it is a recurrence that gives all results but outputs. Else None.
+    """
+    part, steps = schedule.parts[-1], NetForm(schedule.traced).ends.steps
+    of_loop = {number for place, number in enumerate(schedule.net.results) if place not in steps}
+    is_loop = part.kind == "recurrence" and not part.last_only and not part.is_bound_per_call
+    return part if is_loop and of_loop <= {*part.results} else None
+
+
+def flag_of(schedule: Schedule, part: Part, flag: int) -> int:
+    """Returns the position of a flag among the memories of the part whose loop it ends early. flag: its
+    position among the memories of the schedule's net.
+    """
+    number = schedule.net.results[NetForm(schedule.traced).ends.rows[flag]]
+    return part.results.index(number) - len(part.results) + part.memories
+
+
 def bound_part(
     part: Part, kernel: "Kernel | PartsKernel | None", values: Arrays
 ) -> "Bound | BoundParts | None":
@@ -318,16 +337,14 @@ class BoundParts(CalledKernel):
     @property
     def ends_early(self) -> bool:
         """Tells whether calls whose sequences end early can run: the last part is the recurrence, which
-        checks the condition, and computes all results. What is ahead of it is computed for all steps.
+        checks the condition. What is ahead of it is computed for all steps, with outputs that need no memory.
 
         On the host several parts, whose calls take little time, run a few steps after another instead.
         """
-        part, last = self.schedule.parts[-1], self.bound[-1]
-        is_alone = self.schedule.single_plan is not None
+        last, is_alone = self.bound[-1], self.schedule.single_plan is not None
         if last is None or not (is_alone or self.kernel.means.memory is not HOST):
             return False
-        is_last = part.kind == "recurrence" and not part.last_only and not part.is_bound_per_call
-        return is_last and last.ends_early and {*self.net.results} <= {*part.results}
+        return last.ends_early and ending_part(self.schedule) is not None
 
     def __call__(self, call: Call) -> Results:
         """Runs all parts of the schedule on the arrays of a call, and returns the results in new arrays.
@@ -350,11 +367,19 @@ class BoundParts(CalledKernel):
         for index in range(len(self.bound) - 1):
             values.update(self.part_results(index, values, frame))
         ends = self.traced_form.ends
-        flag = part.results.index(self.net.results[ends.rows[call.until.flag]])
-        until = replace(call.until, flag=flag - len(part.results) + part.memories)
-        found = last(replace(sequence_call(part, values, frame), until=until, last_only=call.last_only))
-        named = dict(zip(part.results, found.arrays, strict=True))
-        get = unchanged if has_buffers(call.given) else packing.memory.get
+        until = replace(call.until, flag=flag_of(self.schedule, part, call.until.flag))
+        given, memory = sequence_call(part, values, frame), packing.memory
+        found = last(replace(given, until=until, last_only=call.last_only))
+        named = dict[int, Buffer](zip(part.results, found.arrays, strict=True))
+        others = {self.net.results[place] for place in ends.steps}.difference(named)
+        if others:
+            assert call.until.counted is not None
+            assert part.plan is not None
+            taken = memory.get(named[self.net.results[ends.rows[call.until.counted]]])
+            steps = TakenSteps(given.positions, taken, part.plan.reverse)
+            for n in others:
+                named[n] = steps.values(memory, values[n], self.net.type_of(n), call.last_only)
+        get = unchanged if has_buffers(call.given) else memory.get
         outputs, final = (
             [get(named[self.net.results[place]]) for place in places] for places in (ends.steps, ends.rows)
         )

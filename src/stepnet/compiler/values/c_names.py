@@ -2,6 +2,18 @@
 
 import re
 
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "bool": "uint8_t",
+    "int16": "int16_t",
+    "int8": "int8_t",
+    "float16": "uint16_t",
+    "bfloat16": "uint16_t",
+}
+"""The C type of an element of each dtype in memory. float16 and bfloat16 are stored as their bits."""
 WORDS = frozenset(
     re.findall(
         r"\w+",

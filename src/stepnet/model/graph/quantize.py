@@ -7,7 +7,6 @@ Layers are tried as a model that calls them, and come back as layers with the sa
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from typing import Any, overload
 
@@ -15,11 +14,13 @@ import numpy as np
 
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.targets import checked_engine, order_of
-from stepnet.compiler.targets.calibration import FrameSamples
+from stepnet.compiler.targets.calibration import ACTIVATIONS, FrameSamples
 from stepnet.compiler.values.arguments import choice, number, short_repr
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.graph.graph import Graph
+from stepnet.model.graph.integers import IntegerGraph
 from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.graph.report import Quantization
 from stepnet.model.graph.trials import Trials
@@ -30,8 +31,21 @@ from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 
 DTYPES = {"int8": ("int8",), "bfloat16": ("bfloat16",), "auto": ("int8", "bfloat16")}
-ACTIVATIONS = ("int8", "int16")
 WITHIN = {"int8": inf, "bfloat16": inf, "auto": 0.02}
+
+
+@overload
+def quantize(
+    model: Graph | RNN | Stack | Bidirectional,
+    samples: Sequence[Any],
+    dtype: str = "auto",
+    *,
+    within: float | None = None,
+    statics: Sequence[Any] | None = None,
+    keep: float = 1.0,
+    activations: str,
+    engine: Asked = "auto",
+) -> IntegerGraph: ...
 
 
 @overload
@@ -43,7 +57,7 @@ def quantize(
     within: float | None = None,
     statics: Sequence[Any] | None = None,
     keep: float = 1.0,
-    activations: str | None = None,
+    activations: None = None,
     engine: Asked = "auto",
 ) -> QuantizedGraph: ...
 
@@ -57,7 +71,7 @@ def quantize(
     within: float | None = None,
     statics: Sequence[Any] | None = None,
     keep: float = 1.0,
-    activations: str | None = None,
+    activations: None = None,
     engine: Asked = "auto",
 ) -> Kind: ...
 
@@ -90,20 +104,22 @@ def quantize(
         statics: The statics of each sample, for a model that has statics.
         keep: The share of the inputs' numbers that the scales of int8 cover, for onednn. With 0.999 the
             largest of a thousand numbers saturates, and the others have finer steps.
-        activations: "int8" or "int16" for `stepnet.build`: a model built for one frame then computes with
-            integers alone. Inputs and the left sides of products have this dtype, and all scales come from
+        activations: "int8" or "int16" for a model that computes with integers alone, as `stepnet.build` makes
+            it for devices. Inputs and the left sides of products have this dtype, and all scales come from
             the samples. None for products in int8, and float32 between them.
         engine: An engine, or several in order of preference: each recurrence runs on the first one that
             supports it in fewer bits.
 
     Returns:
         A model of the same kind, with the choices and errors in its `report`. For a quantized `Graph`,
-        `engine="auto"` is the order of engines given here; for layers it is llvm.
+        `engine="auto"` is the order of engines given here; for layers it is llvm. With `activations` it is an
+        `IntegerGraph`, whose calls give the outputs alone, in the integers of a device.
 
     Raises:
         InputError: For samples without steps or with NaN or infinity, outputs with NaN, and arguments of
             another form.
-        RefusedError: For a model without a recurrence that these engines run in fewer bits, with all reasons.
+        RefusedError: For a model without a recurrence that these engines run in fewer bits, with all reasons;
+            with `activations` for an operation without a form in integers, with its line.
 
     >>> import numpy as np
     >>> import stepnet as sn
@@ -127,8 +143,7 @@ def quantize(
     if type(model) is Graph:
         trials = Trials.of(model, samples, statics, keep, order)
         precisions, report = chosen(trials, DTYPES[dtype], bound)
-        report = replace(report, samples_of_frames=frame_samples(trials, activations))
-        return QuantizedGraph.of(model, precisions, report, order)
+        return calibrated(QuantizedGraph.of(model, precisions, report, order), trials, activations)
     if not isinstance(model, RNN | Stack | Bidirectional) or any(
         rnn.precision is not None for rnn in recurrences_of(model)
     ):
@@ -136,19 +151,25 @@ def quantize(
             f"model is a Graph, an RNN, a Stack or a Bidirectional that is not quantized, not "
             f"{short_repr(model)}"
         )
-    trials = Trials.of(as_graph(model, statics), samples, statics, keep, order)
+    if activations is not None and model.ends_early:
+        raise InputError(
+            "sequences that end early (until=) are not for activations=: a device runs each frame"
+        )
+    graph = as_graph(model)
+    trials = Trials.of(graph, samples, statics, keep, order)
     precisions, report = chosen(trials, DTYPES[dtype], bound)
-    report = replace(report, samples_of_frames=frame_samples(trials, activations))
+    if activations is not None:
+        return calibrated(QuantizedGraph.of(graph, precisions, report, order), trials, activations)
     return in_precisions(model, trials.of_all(precisions), report)
 
 
-def frame_samples(trials: Trials, activations: str | None) -> FrameSamples | None:
-    """Returns the samples as sequences that a step of the model is calibrated with; None for floats.
+def calibrated(graph: QuantizedGraph, trials: Trials, activations: str | None) -> QuantizedGraph:
+    """Returns a quantized graph in integers alone, with scales from the samples; as it is for floats.
 
-    activations: the dtype of the left sides of products.
+    activations: the dtype of the left sides of products; None for floats.
     """
     if activations is None:
-        return None
+        return graph
     samples, all_lengths = list[tuple[np.ndarray, ...]](), list[np.ndarray]()
     for reading in trials.readings:
         call, positions = reading.call, reading.call.positions
@@ -161,28 +182,31 @@ def frame_samples(trials: Trials, activations: str | None) -> FrameSamples | Non
         statics = [np.repeat(array, lengths, axis=0) for array in call.statics]
         samples.append((*(np.asarray(array)[order] for array in call.sequences), *statics))
         all_lengths.append(lengths)
-    return FrameSamples(activations, tuple(samples), tuple(all_lengths))
+    return IntegerGraph.calibrated(graph, FrameSamples(activations, tuple(samples), tuple(all_lengths)))
 
 
-def as_graph(layers: Layer, statics: Sequence[Any] | None) -> Graph:
+def as_graph(layers: Layer) -> Graph:
     """Returns a `Graph` whose outputs are those of some layers, on which `quantize` tries precisions.
 
     In it no step ends sequences early, so that outputs in all precisions have the same steps.
-
-    layers: the layers. statics: the statics (values that each sequence has once) of each sample; None for
-    layers without statics.
     """
-    tried = without_end(layers)
+    return Graph(LayerOutputs(without_end(layers)))
 
-    def outputs(x: Any, params: Any) -> Any:
-        """Returns the outputs of the layers, as the model function of the graph."""
-        return tried(x)[0]
 
-    def with_statics(x: Any, params: Any, statics: Any) -> Any:
-        """Returns the outputs of the layers with statics, as the model function of the graph."""
-        return tried(x, statics=statics)[0]
+@dataclass(frozen=True)
+class LayerOutputs:
+    """The outputs of layers, as the model function of a graph."""
 
-    return Graph(outputs if statics is None else with_statics)
+    layers: Layer
+
+    @property
+    def __name__(self) -> str:
+        """The layers, as text."""
+        return repr(self.layers)
+
+    def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
+        """Returns the outputs of the layers. statics: the values that each sequence has once, if any."""
+        return self.layers(x, statics=statics)[0]
 
 
 def chosen(trials: Trials, dtypes: Sequence[str], bound: float) -> tuple[tuple[Precision, ...], Quantization]:

@@ -1,13 +1,11 @@
 """The report of `quantize`: the dtype of each recurrence, and the errors of the outputs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from math import isinf
 
 import numpy as np
 
 from stepnet.compiler.net.encodings import Precision
-from stepnet.compiler.targets.calibration import FrameSamples
 from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
@@ -111,7 +109,6 @@ class Quantization:
         samples: The number of samples.
         steps: The number of their steps.
         within: The largest relative error that was allowed.
-        samples_of_frames: What a model in integers alone is calibrated with; None for one with floats.
     """
 
     recurrences: tuple[QuantizedRecurrence, ...]
@@ -119,7 +116,6 @@ class Quantization:
     samples: int
     steps: int
     within: float
-    samples_of_frames: FrameSamples | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         """Returns the report of `quantize` as text: the samples, then each recurrence and each output."""

@@ -11,7 +11,9 @@ the file is read, so that a net from elsewhere is checked as a traced one is.
 
 KEY = "stepnet"
 """The key of the description among the metadata of the file."""
-VERSION = 1
-"""The version of the format that is written, and the latest that is read. It changes with the format only."""
+VERSION = 2
+"""The latest version of the format that is read. It changes with the format only."""
+OF_INTEGERS = 2
+"""The version that files of models in integers alone have. Others have 1, which earlier versions read."""
 ENDING = ".stepnet"
 """The ending of the files' names."""

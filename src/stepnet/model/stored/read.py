@@ -19,11 +19,13 @@ from stepnet.layout.files.safetensors import is_safetensors, mapped, metadata_of
 from stepnet.layout.files.store import Store
 from stepnet.model.compose import Bidirectional, Layer, Stack
 from stepnet.model.graph.graph import Graph
+from stepnet.model.graph.integers import IntegerGraph
 from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.recurrence import RNN
 from stepnet.model.stored import ENDING, KEY, VERSION
 from stepnet.model.stored.arrays import Found
 from stepnet.model.stored.fields import Object, entries, flag, integer, keyed, mapping, several, text
+from stepnet.model.stored.integers import step_of
 from stepnet.model.stored.nets import net_of, precision_of
 from stepnet.model.stored.replay import StoredModel, StoredStep, StoredUntil
 from stepnet.model.stored.reports import report_of
@@ -113,12 +115,18 @@ def model_of(data: Any, reader: FileReader, depth: int = 0) -> Graph | Layer:
 
     depth: the number of layers around it, which is limited.
     """
-    kinds: dict[str, Callable[[Any, FileReader], Graph | Layer]] = {"RNN": rnn_of, "Graph": graph_of}
+    kinds: dict[str, Callable[[Any, FileReader], Graph | Layer]] = {
+        "RNN": rnn_of,
+        "Graph": graph_of,
+        "IntegerGraph": graph_of,
+    }
     kind = mapping(data, "a model").get("kind")
     if kind in ("Stack", "Bidirectional"):
         return layers_of(data, kind, reader, depth)
     if not isinstance(kind, str) or kind not in kinds:
-        raise ModelError(f"a model is an RNN, a Stack, a Bidirectional or a Graph, not {short_repr(kind)}")
+        raise ModelError(
+            f"a model is an RNN, a Stack, a Bidirectional, a Graph or an IntegerGraph, not {short_repr(kind)}"
+        )
     return kinds[kind](data, reader)
 
 
@@ -185,10 +193,12 @@ def graph_of(data: Any, reader: FileReader) -> Graph:
     """Reads a `Graph` of a file from JSON: its model is the stored net. reader: the reader of the file, which
     has its arrays. Raises `ModelError` for parts that do not fit each other.
     """
+    integers = mapping(data, "a model")["kind"] == "IntegerGraph"
     given = keyed(
         data,
         "a Graph",
         *("kind", "name", "inputs", "statics", "params", "output", "net", "captured", "engines", "report"),
+        *(("step",) if integers else ()),
     )
     inputs, statics = (reader.specs(given[part], f"the {part}") for part in ("inputs", "statics"))
     params, output = reader.params(given["params"]), reader.output(given["output"])
@@ -210,10 +220,15 @@ def graph_of(data: Any, reader: FileReader) -> Graph:
     graph = Graph(model, params, inputs=inputs, statics=statics)
     report = report_of(given["report"])
     if report is None:
+        if integers:
+            raise ModelError("a model in integers has no report of its quantization")
         return graph
     engines = several(text, given["engines"], "the engines")
     checked_engine(engines)
-    return QuantizedGraph.of(graph, (), report, engines)
+    quantized = QuantizedGraph.of(graph, (), report, engines)
+    if not integers:
+        return quantized
+    return IntegerGraph.with_step(quantized, step_of(given["step"], graph.program, reader.arrays))
 
 
 def check_fits(net: Net, parts: list[tuple[str, Any, Extent | None]]) -> None:

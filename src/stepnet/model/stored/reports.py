@@ -12,11 +12,6 @@ def report_data(report: Quantization | None) -> Object | None:
     """Converts the report of `stepnet.quantize` to JSON for a file; None for a model that it did not make."""
     if report is None:
         return None
-    if report.samples_of_frames is not None:
-        raise ModelError(
-            "a model that was quantized with activations= has samples for its scales, which files do not "
-            "hold: build it, or write the model that it was made of"
-        )
     recurrences = [
         {
             "number": row.number,

@@ -18,14 +18,16 @@ from stepnet.layout.files.safetensors import write
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.control import Control
 from stepnet.model.graph.graph import Graph
+from stepnet.model.graph.integers import IntegerGraph
 from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.layers import Combined, LayersProgram
 from stepnet.model.model import Model
 from stepnet.model.program import StepProgram
 from stepnet.model.recurrence import RNN
-from stepnet.model.stored import ENDING, KEY, VERSION
+from stepnet.model.stored import ENDING, KEY, OF_INTEGERS
 from stepnet.model.stored.arrays import Collected
 from stepnet.model.stored.fields import Object
+from stepnet.model.stored.integers import step_data
 from stepnet.model.stored.nets import net_data, precision_data
 from stepnet.model.stored.reports import report_data
 from stepnet.model.stored.structures import spec_data, structure_data
@@ -47,7 +49,8 @@ def save(model: Model, path: str | Path, force: bool) -> None:
         described = model_data(model, arrays)
     except ModelError as error:
         raise InputError(f"{file}: {error}") from None
-    document = {"version": VERSION, "written_by": __version__, "model": described}
+    version = OF_INTEGERS if isinstance(model, IntegerGraph) else 1
+    document = {"version": version, "written_by": __version__, "model": described}
     text = json.dumps(document, separators=(",", ":"))
     write(file, arrays.arrays, force, {KEY: text})
 
@@ -145,8 +148,9 @@ def graph_data(graph: Graph, arrays: Collected) -> Object:
         arrays.add(array, net.nodes[place].name or "captured")
         for place, array in zip(places, traced.captured, strict=True)
     ]
+    integers = isinstance(graph, IntegerGraph)
     return {
-        "kind": "Graph",
+        "kind": "IntegerGraph" if integers else "Graph",
         "name": name_of(graph.model),
         "inputs": structure_data(traced.inputs, spec_data),
         "statics": structure_data(traced.statics, spec_data),
@@ -156,6 +160,7 @@ def graph_data(graph: Graph, arrays: Collected) -> Object:
         "captured": captured,
         "engines": list(graph.engines) if isinstance(graph, QuantizedGraph) else None,
         "report": report_data(graph.report),
+        **({"step": step_data(graph.frame_step, arrays)} if integers else {}),
     }
 
 

@@ -1,7 +1,7 @@
 """A model as one step of one sequence, with the memories of its stream, for programs of one frame."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,26 +12,26 @@ from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.passes.narrow import narrow
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.passes.split_concat_matmul import split_concat_matmul
-from stepnet.compiler.targets.calibration import FrameSamples
 from stepnet.compiler.targets.frame.step import KEEPING, ModelStep, StepEnd, StepMemory
 from stepnet.compiler.targets.library import ArrayArgument, CallSpecification
 from stepnet.errors import InputError
 from stepnet.model.streams.composed import composition
 
 Array = np.ndarray
-PASSES: Pipeline = (prune, split_concat_matmul, narrow)
+EXACT: Pipeline = (prune, split_concat_matmul)
+"""The passes of a step in integers alone, all of whose weights are int8."""
+PASSES: Pipeline = (*EXACT, narrow)
 """The passes of a step: those that say which products are computed in fewer bits."""
 
 
-def step_of_call(call: CallSpecification, report: Any = None) -> ModelStep:
+def step_of_call(call: CallSpecification, passes: Pipeline = PASSES) -> ModelStep:
     """Returns one step of a call's model, with all memories of its stream. Values that a sequence has once
     are inputs of each step.
 
-    report: that of the quantization of the model, which may have samples for the scales of integers.
-
-    Raises `InputError` for a model that has no stream, and for one whose memories begin with its inputs.
+    passes: those of the step. Raises `InputError` for a model that has no stream, and for one whose memories
+    begin with its inputs.
     """
-    made = composition(call.schedule, PASSES)
+    made = composition(call.schedule, passes)
     net, builder = call.net, made.builder
 
     def ends(given: Iterable[ArrayArgument], numbers: Sequence[int]) -> tuple[StepEnd, ...]:
@@ -56,22 +56,18 @@ def step_of_call(call: CallSpecification, report: Any = None) -> ModelStep:
     nodes = tuple(builder.nodes)
     declared = tuple(number for number, node in enumerate(nodes) if node.operation == "input")
     ended = (*(each.number for each in outputs), *(each.after for each in memories))
-    samples: FrameSamples | None = getattr(report, "samples_of_frames", None)
-    step = ModelStep(Net(nodes, declared, ended), inputs, tuple(memories), outputs, constants, samples)
-    if samples is not None:
-        check_samples(step, samples)
-    return step
+    return ModelStep(Net(nodes, declared, ended), inputs, tuple(memories), outputs, constants)
 
 
-def check_samples(step: ModelStep, given: FrameSamples) -> None:
-    """Raises `InputError` if the samples of a quantization have other inputs than a step."""
-    wanted = [step.net.type_of(each.number).shape for each in step.inputs]
-    found = [array.shape[1:] for array in given.samples[0]]
-    if wanted != found:
-        raise InputError(
-            f"the model was quantized with samples of the features {found}, and its inputs have {wanted}: "
-            "quantize it with samples of these"
-        )
+def with_names(step: ModelStep, call: CallSpecification) -> ModelStep:
+    """Returns a step whose inputs and outputs have the names of those of a call."""
+
+    def ends(own: tuple[StepEnd, ...], *kinds: str) -> tuple[StepEnd, ...]:
+        """Returns inputs or outputs with names. kinds: those of the arguments of the call."""
+        named = [each for each in call.arguments if each.kind in kinds]
+        return tuple(StepEnd(end.number, each.name, each.title) for end, each in zip(own, named, strict=True))
+
+    return replace(step, inputs=ends(step.inputs, "sequence", "static"), outputs=ends(step.outputs, "output"))
 
 
 def begin_of(

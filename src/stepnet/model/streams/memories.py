@@ -80,8 +80,10 @@ class Memories:
         argument: the name of the step's argument for the memory, for messages.
         default: the memories where none are given; None for zeros.
         """
-        arrays = initial_arrays(initial, self.specs, count, argument)
         others = self.zeros(count) if default is None else default
+        if initial is None:
+            return others
+        arrays = initial_arrays(initial, self.specs, count, argument)
         return [other if array is None else array for array, other in zip(arrays, others, strict=True)]
 
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:

@@ -17,7 +17,7 @@ from stepnet.compiler.plan import PIPELINE, optimised
 from stepnet.compiler.plan.passes.factor import factor
 from stepnet.compiler.plan.passes.fold import fold
 from stepnet.compiler.plan.passes.legalise import legalise
-from stepnet.compiler.targets import Call
+from stepnet.compiler.targets import Call, engine_named
 from stepnet.compiler.trace import Spec
 from stepnet.compiler.values import leaves
 from stepnet.ragged import Positions
@@ -44,7 +44,7 @@ def test_every_pass_keeps_what_is_computed(data: st.DataObject, step: RandomStep
     parameters = list(step.params.values())
     expected = interpreted(rnn.net, parameters, call)
     net = rnn.net
-    for one in PIPELINE:
+    for one in engine_named("cuda-emulated").pipeline:  # that of the CPU, and a pass for GPUs
         net = one(net)
         found = interpreted(net, parameters, call)
         for actual, wanted in zip(
@@ -304,6 +304,46 @@ def test_legalise_leaves_products_of_vectors_and_reductions_of_two_axes() -> Non
     assert set(ranks["matmul"]) == {1}
     assert len(ranks["reduce"]) == 2
     assert set(ranks["reduce"]) == {2}
+
+
+def rows_of(p: Any, h: Any, order: tuple[int, ...], others: str = "") -> Any:
+    """Products of rows of a memory, side by side; the last one with a matrix of another name."""
+    names = [*["W"] * (len(order) - 1), others or "W"]
+    return np.concatenate([h[:, row] @ p[name] for row, name in zip(order, names, strict=True)], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("product", "shapes"),
+    [
+        (lambda p, h: (h @ p["W"]).reshape(-1, 12), [(3, 4)]),
+        (
+            lambda p, h: (h @ p["W"] * (h.reshape(-1, 4, 3)[:, :3, :1] @ p["U"])).reshape(-1, 12),
+            [*[(1,)] * 3, (3, 4)],
+        ),
+        (lambda p, h: rows_of(p, h, (0, 1, 2)), [(3, 4)]),
+        (lambda p, h: rows_of(p, h, (0, 2, 1)), [(4,)] * 3),
+        (lambda p, h: np.concatenate([rows_of(p, h, (0, 1)), h[:, 0] * 2], axis=-1), [(4,)] * 2),
+        (lambda p, h: rows_of(p, h, (0, 1, 2), "V"), [(4,)] * 3),
+        (lambda p, h: rows_of(p, np.swapaxes(h, 1, 2)[:, :, :3].reshape(-1, 3, 4), (0, 1, 2)), [(4,)] * 3),
+    ],
+)
+def test_vectors_that_lie_one_after_the_other_are_multiplied_together(
+    product: Any, shapes: list[tuple[int, ...]]
+) -> None:
+    """On a GPU, whose threads read a matrix once for several vectors."""
+    random = np.random.default_rng(0)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        return None, np.tanh(product(p, h).reshape(-1, 3, 4) + x[:, None])
+
+    params = {name: random.normal(size=(4 if name in "WV" else 1, 4)) for name in "WVU"}
+    rnn, x = sn.RNN(step, params, memory=(3, 4), inputs=4), random.normal(size=(2, 5, 4))
+    net = optimised(rnn.net, engine_named("cuda-emulated").pipeline)
+    (body,) = [node.recur.body for node in net.nodes if node.operation == "recur"]
+    found = [body.type_of(node.inputs[0]).shape for node in body.nodes if node.kind == "matmul"]
+    assert sorted(found) == shapes
+    (_, final), (_, expected) = (rnn(x, engine=engine) for engine in ("cuda-emulated", "interpret"))
+    assert_close(final, expected, length=5, width=4)
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4)])

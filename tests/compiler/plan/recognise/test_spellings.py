@@ -74,7 +74,7 @@ def assert_recognised(spelling: Spelling, dtype: Any = np.float64) -> Recognised
     return known
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=str)
 def test_a_spelling_is_recognised(spelling: Spelling) -> None:
     assert_recognised(spelling)

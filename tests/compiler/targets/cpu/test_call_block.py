@@ -92,6 +92,7 @@ def gradients(run: Any, x: Any) -> Any:
     return outputs, vars(backward(outputs, final))
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_padded_sequences_are_prepared(name: str, monkeypatch: pytest.MonkeyPatch):
     """With gaps between sequences in place, or packed where a part reads all steps."""

@@ -110,7 +110,7 @@ def quads(left: np.ndarray, right: np.ndarray, begun: float | np.ndarray = 0) ->
 EXACT = {"bfloat16": pairs, "int8": quads}
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize(("case", "dtype"), in_turns(EACH, ENCODINGS), ids=name_of)
 def test_products_have_the_bits_of_the_encoding(case: Any, dtype: str) -> None:
     """`make test` runs each size on each processor in one encoding, and the test of steps in the other."""
@@ -337,7 +337,7 @@ def simple(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
     return h, h
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(pairs=True)
 @pytest.mark.parametrize(("case", "dtype"), in_turns(EACH, ENCODINGS[::-1]), ids=name_of)
 def test_each_step_is_that_of_the_interpreter(case: Any, dtype: str) -> None:
     """From the same memory, so that no step begins with numbers that another rounding has moved."""

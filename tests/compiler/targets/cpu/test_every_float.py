@@ -41,6 +41,7 @@ def test_a_sample_of_all_numbers(processor: Processor, name: str):
 
 
 @NAMES
+@pytest.mark.long(every=2)
 def test_a_sample_without_fused_multiply_add(name: str):
     worst = worst_of(compiled(unfused(), "f4", 4)[name], name, sample())
     assert (worst.ulp <= BOUNDS[name], worst.wrong) == (True, 0), worst

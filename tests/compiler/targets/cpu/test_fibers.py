@@ -220,6 +220,7 @@ def test_values(case: Case) -> None:
 
 
 @each_case
+@pytest.mark.long(every=2)
 def test_float64(case: Case) -> None:
     values = transform(lambda x: sn.Ragged(x.values.astype("f8"), x.offsets), case.values(LENGTHS))
     initial = {name: array.astype("f8") for name, array in case.begin(len(LENGTHS)).items()}
@@ -231,6 +232,7 @@ def test_float64(case: Case) -> None:
 
 
 @each_case
+@pytest.mark.long(every=2)
 def test_bits_do_not_depend_on_the_batch_or_on_threads(case: Case) -> None:
     rnn, values, initial = case.rnn(), case.values(LENGTHS), case.begin(len(LENGTHS))
     sn.set_threads(1)

@@ -261,6 +261,7 @@ EACH = len(available_processors())
 ON_PROCESSORS = on_processors(STEPS)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_of_one_feature(name: str) -> None:
     rnn = recurrence(name, 1)

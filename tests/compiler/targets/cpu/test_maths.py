@@ -238,7 +238,7 @@ def test_double_precision(processor: Processor, name: str):
     check_double(compiled(processor, "f8", lanes_of(processor, "f8"))[name], name, 1000)
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=4)
 @NAMES
 def test_without_fused_multiply_add(name: str):
     check_single(compiled(unfused(), "f4", 4)[name], name, 40_000)

@@ -1,9 +1,12 @@
-"""Products in int8 by instructions for matrices, Intel's AMX: their bits by plain code that does what the
-manual says of each instruction, the instructions themselves, and the permission to use them.
+"""Products in int8 by instructions for matrices, Intel's AMX: their bits on a processor that has them, and by
+plain code that does what the manual says of each instruction; the instructions, and the permission for them.
 """
 
+import os
 import re
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -20,6 +23,7 @@ from stepnet.compiler.targets.cpu import (
     PAIRS,
     POINTER,
     TILE_WRITERS,
+    WIDENED_PAIRS,
     Code,
     LeftOperand,
     LlvmEngine,
@@ -44,9 +48,18 @@ emulated = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def plain_code(monkeypatch: pytest.MonkeyPatch) -> None:
+real = pytest.mark.skipif(
+    not available_processors()[0].has("amx-int8"), reason="this processor has no AMX that may be used"
+)
+
+
+@pytest.fixture(params=[pytest.param("plain code", marks=emulated), pytest.param("instructions", marks=real)])
+def matrices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Processor:
+    """A processor with AMX: one whose instructions are calls of plain code, and that of this machine."""
+    if request.param == "instructions":
+        return available_processors()[0]
     monkeypatch.setitem(TILE_WRITERS, "amx-int8", EmulatedTiles)
+    return MATRICES
 
 
 def outputs_on(processor: Processor, rnn: sn.RNN, x: Any) -> list[np.ndarray]:
@@ -57,34 +70,59 @@ def outputs_on(processor: Processor, rnn: sn.RNN, x: Any) -> list[np.ndarray]:
     return kernel.bind(program.params)(reading.call).outputs
 
 
-@emulated
-@pytest.mark.usefixtures("plain_code")
 @pytest.mark.parametrize("size", SIZES)
-def test_a_product_is_exact_whatever_the_rows(size: tuple[int, int]) -> None:
+def test_a_product_is_exact_whatever_the_rows(matrices: Processor, size: tuple[int, int]) -> None:
     """Words of k that fill no tile, unit blocks that fill no tile, and rows beside those of tiles."""
     inputs, outputs = size
     rnn = sn.RNN(lambda x, h, p: (x @ p, h), normal(inputs, outputs), memory=(), inputs=inputs)
     rnn = rnn.in_precision(Precision("int8"))
     for rows in (1, 45):
         x = normal(rows, 1, inputs, seed=rows)
-        (made,) = outputs_on(MATRICES, rnn, x)
+        (made,) = outputs_on(matrices, rnn, x)
         np.testing.assert_array_equal(made, rnn(x, engine="interpret")[0].reshape(made.shape))
 
 
-@emulated
-@pytest.mark.usefixtures("plain_code")
-def test_a_recurrence_has_the_bits_of_vectors() -> None:
+def test_a_recurrence_has_the_bits_of_vectors(matrices: Processor) -> None:
     """Sums to which an input and a memory add are the same as by vpdpbusd."""
+    rnn = recurrence()
+    x = normal(21, 3, 5)
+    for made, right in zip(*(outputs_on(each, rnn, x) for each in (matrices, VECTORS)), strict=True):
+        np.testing.assert_array_equal(made, right)
+
+
+def recurrence() -> sn.RNN:
+    """A recurrence of 40 units on 5 inputs, its weights in int8."""
 
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         h = np.tanh(x @ p["W"] + h @ p["R"])
         return h, h
 
     rnn = sn.RNN(step, {"W": normal(5, 40), "R": normal(40, 40)}, memory=40, inputs=5)
-    rnn = rnn.in_precision(Precision("int8"))
-    x = normal(21, 3, 5)
-    for made, right in zip(*(outputs_on(each, rnn, x) for each in (MATRICES, VECTORS)), strict=True):
-        np.testing.assert_array_equal(made, right)
+    return rnn.in_precision(Precision("int8"))
+
+
+@real
+def test_tile_registers_outlast_signals_other_threads_and_a_fork() -> None:
+    """The system saves them for each thread: four compute while signals interrupt, and a child does after."""
+    rnn, x, signals = recurrence(), normal(64, 40, 5), list[int]()
+    right = outputs_on(without_amx(available_processors()[0]), rnn, x)[0]
+
+    def is_right(_: int = 0) -> bool:
+        return np.array_equal(rnn(x)[0].reshape(right.shape), right)
+
+    before = signal.signal(signal.SIGALRM, lambda number, _: signals.append(number))
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            signal.setitimer(signal.ITIMER_REAL, 2e-4, 2e-4)
+            made = [*pool.map(is_right, range(40)), *(is_right() for _ in range(40))]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert signals
+    assert all(made)
+    if (child := os.fork()) == 0:
+        os._exit(0 if is_right() else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @emulated
@@ -170,11 +208,13 @@ def test_the_unit_of_costs_is_a_row_of_vectors() -> None:
 
 
 def test_bfloat16_is_multiplied_by_vectors() -> None:
-    """The bits of a row would otherwise depend on the rows beside it."""
-    named = Processor("avx512", "sapphirerapids", "+avx512bf16,+amx-bf16,+amx-int8", 64, 32)
-    assert arithmetic("bfloat16", "float32", 16, named) is PAIRS
-    assert not arithmetic("stored_int8", "float32", 16, named).by_matrix
-    assert arithmetic("int8", "float32", 16, named).by_matrix
+    """The bits of a row would otherwise depend on the rows beside it. Intel's vdpbf16ps is slow."""
+    features = "+avx512bf16,+amx-bf16,+amx-int8"
+    intel, other = (Processor("avx512", name, features, 64, 32) for name in ("sapphirerapids", "znver5"))
+    assert arithmetic("bfloat16", "float32", 16, other) is PAIRS
+    assert arithmetic("bfloat16", "float32", 16, intel) is WIDENED_PAIRS
+    assert not arithmetic("stored_int8", "float32", 16, intel).by_matrix
+    assert arithmetic("int8", "float32", 16, intel).by_matrix
 
 
 # ---- permission --------------------------------------------------------------------------------------------

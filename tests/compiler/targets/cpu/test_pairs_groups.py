@@ -170,6 +170,7 @@ def test_numbers_are_those_of_the_interpreter(
 
 
 @pytest.mark.usefixtures("same_threads")
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits_depend_on_no_threads_and_no_other_sequences(name: str, constants: Constants):
     net, whole = net_of(FUNCTIONS[name], "float32", True), pairs_of(LENGTHS, 0, True)

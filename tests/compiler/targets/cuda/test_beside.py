@@ -190,6 +190,7 @@ LOOPS = {
 """The number of loops, of all steps or of chunks of them, that run on each side stream."""
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("make", LOOPS, ids=lambda make: make.__name__)
 def test_the_bits_are_those_of_one_after_the_other(make: Any, device: WatchedDevice) -> None:
     run = make()

@@ -9,7 +9,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+from tolerance import assert_close
 
 from bench.gpu.calibrate import Measured, of_file
 from bench.gpu.calibrate import measured as loops_of
@@ -89,6 +91,7 @@ def test_estimates_for_large_batches_are_near_too(pytestconfig: pytest.Config):
             assert max(estimate / time, time / estimate) < 1.6, f"{each.name}, {count} sequences: {estimate}"
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize(
     ("make", "rows", "numbers", "first"),
     [
@@ -222,3 +225,17 @@ def test_a_loop_beside_another_has_fewer_blocks_and_the_same_order_of_sums():
     alone, beside = (loop_of(cell_plan("gru", 64), 256, DEVICE, share=share) for share in (1, 2))
     assert alone.reason.startswith("tagged4-float32-p4-c3")
     assert beside.reason.startswith("tagged2-float32-p4-c3")  # with p2 one block is faster
+
+
+def test_a_block_runs_one_sequence_of_many_elements_while_blocks_are_left() -> None:
+    """A memory that is a matrix then lies in shared memory."""
+    rnn = recurrence("matrix_memory", 64)
+    loops = [loop_of(rnn.plan, rows, DEVICE).loop for rows in (16, 2000)]
+    assert [loop.group_rows for loop in loops] == [1, 4]
+    assert loops[0].scratch == 0 < loops[1].scratch
+    small = recurrence("matrix_memory", 8)
+    assert loop_of(small.plan, 16, DEVICE).loop.group_rows == 4
+    x = np.random.default_rng(1).normal(size=(3, 4, 12)).astype("f4")
+    (outputs, final), (expected, last) = (rnn(x, engine=name) for name in ("cuda-emulated", "interpret"))
+    assert_close(outputs, expected, 4, 64)
+    assert_close(final, last, 4, 64)

@@ -67,6 +67,7 @@ def test_float16_on_every_processor():
 
 @GROUPS
 @pytest.mark.skipif(not host_processor().has_fused, reason="this processor has no fused multiply-add")
+@pytest.mark.long(every=2)
 def test_every_operation_has_the_bits_of_the_cpu_engine(dtypes: tuple[str, ...]):
     group, arrays = groups()[dtypes], operands(dtypes)
     pairs = zip(group, on_device(EmulatedDevice(), group, arrays), on_cpu(group, arrays), strict=True)

@@ -104,6 +104,12 @@ def of_inner_sequences(state: Any, x: Any, p: Any) -> Any:
     return h * total[:, None] + sn.reduce(x @ p["W"], "max"), {"total": total, "h": h}
 
 
+def of_outputs_alone(state: Any, x: Any, p: Any) -> Any:
+    """A step whose output needs no memory."""
+    h = np.tanh(sn.reduce(x @ p["W"], "mean") + state["h"] @ p["R"])
+    return sn.reduce(x @ p["W"], "max"), {"total": state["total"] + abs(h[:, 0]) + 0.4, "h": h}
+
+
 def of_memories(state: Any, x: Any, p: Any) -> Any:
     """A step that reads a sequence of its own by its memory, which runs part by part."""
     h = np.tanh(sn.reduce(x @ p["W"] * sn.expand(state["h"] + 1, x), "mean"))
@@ -111,7 +117,14 @@ def of_memories(state: Any, x: Any, p: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("step", "reverse"), [(of_inner_sequences, False), (of_inner_sequences, True), (of_memories, False)]
+    ("step", "reverse"),
+    [
+        (of_inner_sequences, False),
+        (of_inner_sequences, True),
+        (of_outputs_alone, False),
+        (of_outputs_alone, True),
+        (of_memories, False),
+    ],
 )
 def test_inner_sequences(step: Any, reverse: bool, done: list[str]) -> None:
     random = np.random.default_rng(2)
@@ -124,7 +137,7 @@ def test_inner_sequences(step: Any, reverse: bool, done: list[str]) -> None:
         until=lambda y, state: state["total"] > 4,
     )
     given = sn.Ragged.from_list(
-        [[random.normal(size=(1 + at % 3, 3)).astype("f4") for at in range(n)] for n in (23, 1, 9, 4, 30)]
+        [[random.normal(size=(1 + at % 3, 3)).astype("f4") for at in range(n)] for n in (23, 1, 0, 4, 30)]
     )
     outputs, memory = rnn(given, engine="cuda-emulated")
     expected, theirs = rnn(given, engine="interpret")
@@ -135,7 +148,9 @@ def test_inner_sequences(step: Any, reverse: bool, done: list[str]) -> None:
         assert_close(array, theirs[name], 30, WIDTH)
     last, _ = rnn(given, last_only=True, engine="cuda-emulated")
     np.testing.assert_array_equal(last[0], outputs[0][0 if reverse else -1])
-    assert done.count("loop") == (2 if step is of_inner_sequences else 0), "one for each call"
+    assert done.count("loop") == (0 if step is of_memories else 2), "one for each call"
+    said = "several for each step" if step is of_memories else "one for all steps: blocks leave the loop"
+    assert f"launches {said}" in " ".join(rnn.explain("cuda", rows=5, steps=30).split())
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

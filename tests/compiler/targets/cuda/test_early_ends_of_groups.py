@@ -56,6 +56,7 @@ def listed(made: Any) -> list[Array]:
     return [outputs.lengths, outputs.values, *final.values()]
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", [*TENSOR, "groups", "block"])
 def test_all_blocks_leave_when_all_sequences_have_ended(
     name: str, shuffle_threads: Callable[[int], None]

@@ -144,6 +144,7 @@ def assert_right(ours: Sequence[Array], right: Sequence[Array]) -> None:
         assert_close(a, b, max(LENGTHS), 70)
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_step_is_right(name: str, reverse: bool) -> None:

@@ -78,12 +78,20 @@ def test_samplers(
     found = sn.generate(language(loop), STARTS, engine="cuda-emulated", **options)
     np.testing.assert_array_equal(found.values, expected.values)
     np.testing.assert_array_equal(found.lengths, expected.lengths)
-    loops = [each for each in done if each.startswith("loop")]
+    loops, said = [each for each in done if each.startswith("loop")], explained(language(loop), name)
+    assert ("with Python between them: sampler= is a function" in said) == (name == "function")
     if name == "function":
         assert len(loops) >= max(expected.lengths)
     else:
         assert len(loops) == 2, "one reads the given symbols, the other writes all others"
-        assert ("groups" in loops[1]) == (loop == "groups")
+        assert ("groups" in loops[1]) == (loop == "groups") == (" blocks of" in said)
+        assert "one call for all symbols" in said
+
+
+def explained(rnn: Any, sampler: str = "highest", **options: Any) -> str:
+    """The text of `explain` for a generation, without breaks of lines."""
+    given = {"sampler": SAMPLERS[sampler], "rows": len(STARTS), "max_steps": OPTIONS["max_steps"], **options}
+    return " ".join(rnn.explain("cuda-emulated", **given).split())
 
 
 @pytest.mark.parametrize("loop", ["blocks", "groups"])
@@ -102,7 +110,9 @@ def test_beam_search(
     np.testing.assert_allclose(logs.values, others.values, rtol=1e-5)
     loops = [each for each in done if each.startswith("loop")]
     assert len(loops) == 2, "one reads the given symbols, the other continues the beams to their ends"
-    assert ("groups" in loops[1]) == (loop == "groups")
+    said = explained(language(loop), beams=3)
+    assert ("groups" in loops[1]) == (loop == "groups") == (" blocks of" in said)
+    assert "the best 3 of 24 continuations of a start" in said
 
 
 def test_beam_search_step_by_step(done: list[str]) -> None:
@@ -127,3 +137,82 @@ def test_the_assembler_takes_the_kernels(generation: Any, codes: list[Any]) -> N
     *_, loop = (code for code in codes if code.name.startswith("loop"))
     report = assembled(loop, (9, 0))
     assert report.spilled == report.stack == 0
+
+
+def follows(outputs: int, statics: Any = None, **options: Any) -> sn.RNN:
+    """A model whose outputs are sums of one-hot symbols, and of statics where it has any."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        return x @ p + h, h
+
+    def with_statics(x: Any, h: Any, p: Any, statics: Any) -> Any:
+        return x @ p + statics + h, h
+
+    weights = np.ones((5, outputs), "float32")
+    given = step if statics is None else with_statics
+    return sn.RNN(given, weights, memory=outputs, inputs=5, statics=statics, **options)
+
+
+ATTENDS = sn.RNN(
+    lambda x, h, p, statics: (x + sn.reduce(statics * sn.expand(x, statics), "max"), h),
+    memory=5,
+    inputs=5,
+    statics=sn.Spec(5, axis="keys"),
+)
+GRIDS = sn.RNN(lambda x, h, p: (x[:, :, None] * p, h), np.ones((1, 3), "f4"), memory=5, inputs=5)
+
+
+def test_explain_of_a_generation_does_not_run_the_model() -> None:
+    """It needs no GPU, and takes graphs, stacks and declared statics."""
+    for rnn in (follows(5, statics=sn.Spec(5)), sn.Stack([follows(5), follows(5)])):
+        said = " ".join(rnn.explain("cuda:tf32", rows=3, max_steps=70_000).split())
+        assert (
+            "generation, for 3 sequences of up to 70000 symbols symbols in the step, by the highest of 5"
+            in said
+        )
+        assert "one call for 65,536 symbols" in said
+        assert "launches one for all steps: blocks leave the loop" in said
+    graph = sn.Graph(lambda x, params: follows(5)(x)[0] * params, np.float32(2), inputs=5)
+    assert "one call for all symbols" in graph.explain("llvm", max_steps=9)
+
+
+@pytest.mark.parametrize(
+    ("rnn", "options", "said"),
+    [
+        (follows(5), {"feed": lambda symbols: symbols}, "feed= is a function"),  # type: ignore[reportUnknownLambdaType]
+        (follows(5), {"scores": np.negative}, "scores= is a function"),
+        (follows(6), {}, "there are scores of 6 symbols, and 5 can be fed"),
+        (follows(5), {"beams": 9}, "8 beams at most, with 4096 symbols in all"),
+        (follows(300), {"sampler": sn.sampling(), "feed": np.ones((300, 5), "f4")}, "among 256 at most"),
+        (ATTENDS, {}, "has statics that are sequences"),
+    ],
+)
+def test_explain_says_why_python_runs_between_two_symbols(rnn: Any, options: Any, said: str) -> None:
+    text = " ".join(rnn.explain("cuda-emulated", max_steps=9, **options).split())
+    assert "one step for each symbol, as a stream of" in text
+    assert said in text
+
+
+@pytest.mark.parametrize(
+    ("rnn", "options", "said"),
+    [
+        (follows(5), {"beams": 3}, "beams= is of a generation: give max_steps= too"),
+        (follows(5), {"max_steps": 3, "steps": 4}, "leave out steps= and lengths="),
+        (follows(5), {"max_steps": 3, "lengths": [4]}, "leave out steps= and lengths="),
+        (follows(5), {"max_steps": 0}, "max_steps is the most symbols of a sequence, 1 or more, not 0"),
+        (follows(5), {"max_steps": 3, "rows": 0}, "rows is the number of sequences that are generated"),
+        (follows(5), {"max_steps": 3, "beams": 0}, "beams is how many sequences are kept, 1 or more, not 0"),
+        (follows(5), {"max_steps": 3, "sampler": 3}, "sampler is a function"),
+        (
+            follows(5),
+            {"max_steps": 3, "beams": 2, "sampler": sn.sampling()},
+            "a beam search draws no symbols",
+        ),
+        (follows(5, until=lambda y, h: h[:, 0] > 1), {"max_steps": 3}, "make the recurrence without until="),
+        (follows(5, reverse=True), {"max_steps": 3}, "begins at a sequence's last step"),
+        (GRIDS, {"max_steps": 3}, r"scores are one number for each symbol, and the output is f32\[5, 3\]"),
+    ],
+)
+def test_generations_that_cannot_be_explained(rnn: Any, options: Any, said: str) -> None:
+    with pytest.raises(sn.StepnetError, match=said):
+        rnn.explain("cuda-emulated", **options)

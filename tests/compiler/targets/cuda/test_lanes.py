@@ -386,11 +386,24 @@ def test_explain_says_which_lanes_are_refilled(engine_of: Engines) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lengths", "said"),
+    [([3, 0], "2 sequences of up to 3 steps"), ([0, 0], "2 sequences of 0 steps")],
+)
+def test_explain_of_sequences_without_steps(lengths: list[int], said: str) -> None:
+    """As calls take them; the lanes of a stack are weighed for them too."""
+    rnn = recurrence(LOOPS["units"][0], False)
+    for engine in ("cuda-emulated", "llvm"):
+        assert f"for {said}" in rnn.explain(engine, lengths=lengths)
+        assert said in sn.Stack([rnn, rnn]).explain(engine, lengths=lengths)
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"lengths": [3], "rows": 1}, "leave out rows and steps"),
+        ({"lengths": 3}, "lengths lists the number of steps of each sequence, as \\[3, 0\\], not 3"),
         ({"lengths": []}, "give the number of steps of at least one sequence"),
-        ({"lengths": [3, 0]}, "a whole number from 1 on"),
+        ({"lengths": [3, -1]}, "a whole number from 0 on"),
     ],
 )
 def test_lengths_that_no_call_has_are_refused(given: dict[str, Any], said: str) -> None:

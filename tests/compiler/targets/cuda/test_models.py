@@ -28,6 +28,7 @@ from stepnet.compiler.values import leaves
 ENGINE = "cuda-emulated"
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_every_kind_of_model_runs_on_a_gpu(make: Callable[[], Any]) -> None:
     run = make()

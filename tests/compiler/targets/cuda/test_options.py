@@ -149,7 +149,19 @@ def test_ptx_of_a_loop_whose_bits_do_not_depend_on_the_batch() -> None:
     assert many != same
     with pytest.raises(InputError, match="precision is 'float32', 'tf32' or 'bfloat16', not 'fp8'"):
         stepnet.cuda.ptx(rnn, precision=cast("Any", "fp8"))
-    with pytest.raises(
-        ArgumentError, match=r"capability is the compute capability of a GPU, \"8.0\" or higher"
-    ):
-        stepnet.cuda.ptx(rnn, capability="7.5")
+
+
+@pytest.mark.parametrize(
+    ("capability", "said"),
+    [
+        ("9", "two numbers with a point, such as \"9.0\" for an H100, not '9'"),
+        ("x", "for an H100, not 'x'"),
+        (9.0, "for an H100, not 9.0"),
+        ("7.5", 'capability is "8.0" or higher: GPUs of 7.5 lack'),
+        ("99.0", "capability is '99.0', and code is written for 8.0, 8.6, .*, 12.1; that for 12.1 runs"),
+        ("8.1", "capability is '8.1', and code is written for 8.0, 8.6"),
+    ],
+)
+def test_capabilities_that_no_code_is_written_for(capability: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        stepnet.cuda.ptx(recurrence("simple_rnn", 32), capability=capability)

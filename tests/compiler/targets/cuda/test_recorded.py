@@ -175,6 +175,25 @@ def test_parameters_of_the_host_may_change() -> None:
         assert [run(1.0), run(0.5)] == expected
 
 
+def test_a_vjp_that_is_made_anew_for_each_call_is_recorded() -> None:
+    """Compiled gradients are kept with the model, each by its options."""
+    rnn = gru(4)
+
+    def run(**options: Any) -> list[Array]:
+        (outputs, _), backward = sn.vjp(rnn, **options)(X, engine="placed")
+        gradients = backward(np.ones_like(outputs))
+        return [outputs, gradients.inputs, *gradients.params.values()]
+
+    cases: tuple[dict[str, Any], ...] = {}, {"saved": "bfloat16"}, {"per_sequence": True}
+    first = [DEVICE.repeats(lambda options=options: run(**options)) for options in cases]
+    assert [again for _, again in first] == [0] * len(cases)
+    assert first[0][0] != first[1][0], "values that are saved in bfloat16 are others"
+    shapes = [[array.shape for array in run(**options)] for options in cases]
+    assert shapes[0] == shapes[1] != shapes[2]
+    for (expected, _), options in zip(first, cases, strict=True):
+        assert DEVICE.repeats(lambda options=options: run(**options)) == (expected, 2)
+
+
 def test_results_have_memory_of_their_own() -> None:
     rnn, x = gru(4), there(X)
     results = [rnn(x, engine="placed") for _ in range(3)]

@@ -55,6 +55,7 @@ STEPS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("schedule", [BLOCK, TAGGED, CLUSTER], ids=lambda its: its.exchange)
 @pytest.mark.parametrize("name", STEPS)
 def test_values_of_several_widths_give_what_the_interpreter_gives(name: str, schedule: Any):

@@ -15,6 +15,7 @@ from stepnet.compiler.targets.frame import (
     ProductLoop,
     ReductionLoop,
     StridedView,
+    fixed_routine,
     packed_weights,
 )
 from stepnet.errors import NetError
@@ -41,6 +42,7 @@ def test_wrong_programs_are_refused():
         ({"loops": (copy("h", "x"),)}, "a loop writes input x"),
         ({"loops": (copy("x", "h"), gather)}, "a memory is written before an index is read"),
         ({"buffers": (X, Y, H, table)}, "lacks the 2 numbers of its constant k"),
+        ({"routines": (fixed_routine("tanh"),)}, "lacks the table k_tanh of a routine"),
         ({"buffers": (X, Y, replace(H, offset=2))}, "not aligned"),
         ({"buffers": (X, Y, H, replace(H, name="c", offset=20))}, "two memories overlap"),
     ]

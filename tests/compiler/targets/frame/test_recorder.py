@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from stepnet.compiler.targets.frame import (
     Recorder,
     Routine,
     StridedView,
+    fmod_routine,
     routine_of,
 )
 
@@ -51,6 +53,45 @@ def test_elementary_functions_are_near_the_exact_ones(name: str):
     assert away[ordinary].max() <= MOST_ULPS
 
 
+@pytest.mark.parametrize(("name", "most"), [("sin", 0.8), ("cos", 0.8), ("tan", 2.2)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_angles_of_all_sizes_are_near_the_exact_ones(name: str, most: float, dtype: str):
+    """Also those that come nearest to multiples of a quarter turn."""
+    sizes = np.geomspace(1e-10, np.finfo(dtype).max / 2, 300)
+    nearest = 16367173.0 * 2.0**72 if dtype == "float32" else 6381956970095103.0 * 2.0**797
+    x = np.concatenate([np.linspace(-9, 9, 200), sizes, -sizes, np.arange(1, 99) * np.pi / 2, [nearest]])
+    x = x.astype(dtype)
+    own = computed(routine_of(name, dtype), x)
+    with mpmath.workprec(1300):
+        exact = [getattr(mpmath, name)(mpmath.mpf(float(each))) for each in x]
+        units = [mpmath.mpf(float(np.spacing(np.abs(np.array(float(each), dtype))))) for each in exact]
+        away = [abs(mpmath.mpf(float(a)) - b) / unit for a, b, unit in zip(own, exact, units, strict=True)]
+    assert max(away) <= most
+    ends = np.array([0.0, -0.0, 1e-30, math.inf, -math.inf, math.nan], dtype)
+    with np.errstate(all="ignore"):
+        right = getattr(np, name)(ends)
+    np.testing.assert_array_equal(computed(routine_of(name, dtype), ends), right)
+
+
+def test_remainders_have_the_bits_of_fmod():
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 2**32, (2, 20000), dtype=np.uint32).view("f4")
+    others = [[0, -0.0, 1, math.inf, 1, 5, -5, 1e-45, 7e-45], [1, 1, 0, 1, math.inf, -3, 3, 3e-45, 3e-45]]
+    ordinary = random.normal(size=(2, 20000)).astype("f4")
+    x, y = np.concatenate([bits, ordinary, np.array(others, "f4")], 1)
+    ends = [FrameBuffer(name, "float32", x.size, "input") for name in "xy"]
+    views = [StridedView(name, 0, (1,)) for name in "xyz"]
+    call = Instruction("fmod_f32", (0, 1), "float32")
+    loop = PointwiseLoop((x.size,), tuple(views[:2]), (call,), ((views[2], 2),))
+    ends.append(FrameBuffer("z", "float32", x.size, "output"))
+    (own,) = FrameRun(FrameProgram(tuple(ends), {}, {}, (fmod_routine(),), (loop,))).step(x, y)
+    with np.errstate(all="ignore"):
+        right = np.fmod(x, y)
+    known = ~np.isnan(right)
+    np.testing.assert_array_equal(np.isnan(own), ~known)
+    np.testing.assert_array_equal(own[known].view("u4"), right[known].view("u4"))
+
+
 @pytest.mark.parametrize("name", ["rint", "floor", "ceil", "minimum", "maximum"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_roundings_and_extremes_have_numpys_bits(name: str, dtype: str):
@@ -59,7 +100,7 @@ def test_roundings_and_extremes_have_numpys_bits(name: str, dtype: str):
     binary = name in ("minimum", "maximum")
     other = [code.constant(dtype, 0.25)] if binary else []
     result = INTRINSICS[name](code, operand, *other)
-    own = computed(Routine(name, (dtype,), tuple(code.body), result.number), x)
+    own = computed(Routine(f"own_{name}", (dtype,), tuple(code.body), result.number), x)
     right = getattr(np, name)(x, *[np.array(0.25, dtype)] if binary else [])
     numbers = ~np.isnan(right)
     np.testing.assert_array_equal(np.isnan(own), ~numbers)

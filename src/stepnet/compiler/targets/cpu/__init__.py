@@ -24,7 +24,7 @@ from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
     from stepnet.compiler.targets.cpu.costs import adapt_machine, caches, machine_for, table_machine
-    from stepnet.compiler.targets.cpu.products.arithmetic import PAIRS, arithmetic
+    from stepnet.compiler.targets.cpu.products.arithmetic import PAIRS, WIDENED_PAIRS, arithmetic
     from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS, MatrixTiles
     from stepnet.compiler.targets.cpu.products.reads import FarReads
     from stepnet.compiler.targets.cpu.products.tile import FetchList, LeftOperand, accumulate
@@ -55,6 +55,7 @@ __all__ = [
     "POINTER",
     "TILE_WRITERS",
     "VARIABLE",
+    "WIDENED_PAIRS",
     "Code",
     "ExchangeRates",
     "FarReads",
@@ -94,6 +95,7 @@ HOMES = {
     "machine_for": "costs",
     "table_machine": "costs",
     "PAIRS": "products.arithmetic",
+    "WIDENED_PAIRS": "products.arithmetic",
     "arithmetic": "products.arithmetic",
     "TILE_WRITERS": "products.matrix",
     "MatrixTiles": "products.matrix",

@@ -3,10 +3,13 @@
 Without a measurement, and on another processor, the table of `costs.py` is used.
 """
 
+import itertools
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import astuple, fields
+from math import isfinite
+from typing import Any
 
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
@@ -35,14 +38,35 @@ def forced(how: How) -> Generator[None]:
 
 
 def stored_rates(processor: Processor) -> Machine | None:
-    """Returns the rates that were measured for an instruction set on this machine; None if none were."""
-    data = store.get(KIND, key_of(processor), is_needed=False)
-    return None if data is None else FORM.unpacked(data)
+    """Returns the rates that were measured for an instruction set on this machine; None if none were, or if
+    the entry has something else.
+    """
+    machine = store.value(KIND, key_of(processor), FORM, is_needed=False)
+    return machine if isinstance(machine, Machine) and are_rates(machine) else None
 
 
-def store_rates(processor: Processor, machine: Machine) -> None:
-    """Keeps the rates of this machine for an instruction set, for later processes."""
-    store.put(KIND, key_of(processor), FORM.packed(machine))
+def store_rates(processor: Processor, machine: Machine) -> bool:
+    """Keeps the rates of this machine for an instruction set, for later processes. Returns whether they are
+    kept: not if the cache is off or cannot be written to, and not if some are no rates.
+    """
+    if are_rates(machine):
+        store.put(KIND, key_of(processor), FORM.packed(machine))
+    return stored_rates(processor) == machine
+
+
+def are_rates(machine: Machine) -> bool:
+    """Tells whether all facts of a machine are finite and above zero, as estimates divide by them, and as
+    many as there are. A clock that stood still while they were measured gives others.
+    """
+    tuples: list[Any] = [machine.caches, machine.reads, machine.block_sizes]
+    if (
+        not all(isinstance(each, tuple) for each in tuples)
+        or [*map(len, tuples[:2])] != [3, 4]
+        or not tuples[2]
+    ):
+        return False
+    numbers = [*itertools.chain(*tuples), *(each for each in astuple(machine) if each not in tuples)]
+    return all(isinstance(number, int | float) and isfinite(number) and number > 0 for number in numbers)
 
 
 def key_of(processor: Processor, names: Sequence[str] = NAMES) -> str:

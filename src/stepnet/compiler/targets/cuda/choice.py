@@ -22,7 +22,7 @@ from stepnet.compiler.targets.cuda.lanes import LanePace
 from stepnet.compiler.targets.cuda.loop import LoopForm, loop_code
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen, refuse
-from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, block_time
+from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, PRODUCTS, block_time
 from stepnet.compiler.targets.cuda.tensor.registers import registers
 from stepnet.compiler.targets.cuda.tensor.shape import TensorShape
 from stepnet.compiler.targets.cuda.tensor.writing import loop_code as tensor_code
@@ -36,6 +36,10 @@ GROUP_ROWS = 16, 8, 4, 2, 1
 """The numbers of sequences that a group of blocks may run at a time."""
 BLOCK_BYTES = 47e3
 """The bytes of weights that a block reads in a microsecond, as measured on an H100."""
+ELEMENTS, MANY_ELEMENTS = 18e3, 4096
+"""The elements of values that a block computes in a microsecond, as an estimate; and those of a sequence
+from which the threads of a block have enough to do with one.
+"""
 ROWS = 16
 """The number of sequences for which the order of sums is chosen, so that it is the same for most batches."""
 
@@ -124,7 +128,7 @@ def tensor_loop(
     if without < choices[0].microseconds:
         return f"{without:.2f} us for a step"
     order = order_of_sums(choices[0])
-    found = chosen(plan, rows, facts, options.precision, flag)
+    found = choices if rows == ROWS else chosen(plan, rows, facts, options.precision, flag)
     best = next(choice for choice in found if order_of_sums(choice) == order)
     if not options.batch_invariant and best.microseconds > FASTER * found[0].microseconds:
         return found[0]
@@ -133,21 +137,29 @@ def tensor_loop(
 
 def other_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str, flag: int | None = None) -> ChosenLoop:
     """Returns the kernel of a loop without tensor cores: with a thread for each unit if units are alone, of
-    groups of blocks, which keep the weights, or of single blocks, which read them at each step. All give the
-    same bits.
+    groups of blocks, which keep the weights, or of single blocks, which read them at each step: for several
+    sequences, or for one of many elements, as a memory that is a matrix. All give the same bits.
 
     reason: why it is not on tensor cores. flag: as for `loop_of`; then threads are not alone.
     """
     if flag is None and (units := units_code(plan)) is not None:
         return ChosenLoop(units, 0, f"not on tensor cores: {reason}; units are alone")
-    weights = 4 * sum(
-        prod(plan.body.type_of(right).shape)
-        for node in products_of(LoopForm(plan, 1, LANES, facts.shared).statements)
-        for right in node.sides[1]
-    )
+    net, statements = plan.body, LoopForm(plan, 1, LANES, facts.shared).statements
+    matrices = [
+        (node, prod(net.type_of(right).shape)) for node in products_of(statements) for right in node.sides[1]
+    ]
+    weights = 4 * sum(size for _, size in matrices)
+    multiplied = sum(size * prod(node.types[0].shape[:-1]) for node, size in matrices)
+    elements = sum(statement.size for statement in statements.all_statements())
+    others = elements / ELEMENTS if elements >= MANY_ELEMENTS else 0.0
+    times = {
+        each: ceil(ceil(rows / each) / facts.multiprocessors)
+        * (1.0 + max(weights / BLOCK_BYTES, each * multiplied / PRODUCTS) + each * others)
+        for each in (BLOCK_ROWS, 1)
+    }
+    in_block = min(times, key=lambda each: times[each])
     if weights >= FEW_WEIGHTS:
-        turns = ceil(ceil(rows / BLOCK_ROWS) / facts.multiprocessors)
-        alone = turns * (1.0 + weights / BLOCK_BYTES)
+        alone = times[in_block]
         for group_rows in GROUP_ROWS:
             form = grid_form(plan, group_rows, facts, flag=flag) if group_rows < 2 * rows else None
             if form is None:
@@ -161,7 +173,7 @@ def other_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str, flag: int
                 pace = LanePace(groups, form.microseconds, STEP + 2 * MEETING)
                 return ChosenLoop(grid_code(form), groups, said, together, pace=pace)
             break
-    return ChosenLoop(loop_code(plan, flag=flag), 0, f"not on tensor cores: {reason}")
+    return ChosenLoop(loop_code(plan, in_block, flag=flag), 0, f"not on tensor cores: {reason}")
 
 
 @lru_cache(maxsize=256)

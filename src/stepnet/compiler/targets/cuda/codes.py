@@ -8,6 +8,10 @@ fill.
     ended       values per row       DeviceStage, ProductCode, ...    behind the loop
 """
 
+from collections.abc import Iterable
+
+from stepnet.compiler.net.types import CONST, ROWS
+from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.values.records import dataclass
 
@@ -112,3 +116,15 @@ class LoopCode:
     scratch: int = 0
     zeros: int = 0
     whole: int = 1
+
+
+def read_after_loop(plan: Plan, codes: Iterable[DeviceStage | ProductCode]) -> list[int]:
+    """Lists the values per step that the work after a plan's loop reads, or that are results; by node.
+
+    codes: of the stages after the loop.
+    """
+    net = plan.net
+    read = {*net.results, *(n for number in (*plan.reduced, *plan.total) for n in net.nodes[number].inputs)}
+    for code in codes:
+        read |= {*(code.lefts if isinstance(code, ProductCode) else code.reads)}
+    return sorted(n for n in read if net.type_of(n).extent not in (CONST, ROWS))

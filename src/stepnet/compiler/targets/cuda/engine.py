@@ -12,6 +12,7 @@ from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.plan.load import CallSize, CostModel, FiberCosts
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
+from stepnet.compiler.plan.passes.together import together
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Kernel, OwnedMemory, first_refusal, planning_of
@@ -19,17 +20,18 @@ from stepnet.compiler.targets.cpu.costs import COSTS as CPU
 from stepnet.compiler.targets.cuda.chain import chained, described
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.targets.cuda.constants import CudaConstants
-from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, allocated_by
+from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, DeviceFacts, allocated_by
 from stepnet.compiler.targets.cuda.driver import cuda_device
 from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.memory import CudaMemory
 from stepnet.compiler.targets.cuda.noting import MOST_WORK, READS_BACK
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions, engine_name
-from stepnet.compiler.targets.cuda.recorded import LARGE, RecordedKernel
+from stepnet.compiler.targets.cuda.recorded import ENDS_EARLY, LARGE, RecordedKernel
+from stepnet.compiler.targets.cuda.refill import LaidLoop
 from stepnet.compiler.targets.cuda.refusals import refuse
 from stepnet.compiler.targets.cuda.totals import total
-from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.targets.schedule_kernel import Means, ending_part, flag_of, in_parts
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import DeviceError, InputError
@@ -39,12 +41,21 @@ COSTS = CostModel(
     CPU.machine, FiberCosts(10**9, CPU.fibers.long, CPU.fibers.larger, 10**9), CPU.blocks, inner=False
 )
 """The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements."""
+PASSES = (*PIPELINE[:-1], together, *PIPELINE[-1:])
+"""The passes for GPUs: a thread reads a column of a matrix once for several vectors of a row."""
 ONE_BY_ONE = (
     f"its steps run one by one: calls are recorded up to {MOST_WORK} pieces of work, and where steps are not "
     "counted from earlier calls on"
 )
 """The way in which a part runs whose step is a schedule of its own."""
 RECORDED_CALLS = "recorded, and then given again; but not those that until= ends"
+ENDED = "one for all steps: blocks leave the loop when all sequences of their group have ended"
+"""The launches of a loop that a flag may end."""
+IN_PIECES = (
+    "several for each step, whose memories read sequences of its own, as no kernel of a loop does; the host "
+    "looks for ended sequences after pieces of some steps"
+)
+"""The launches of a step that runs part by part, where sequences may end early."""
 ROW_KEY = 16
 """The bytes that a sequence takes among the positions by which calls are known."""
 
@@ -67,7 +78,7 @@ class CudaEngine:
     devices: tuple[str, ...] = ("cuda",)
     number: int = 0
     options: CudaOptions = DEFAULT
-    pipeline: Pipeline = PIPELINE
+    pipeline: Pipeline = PASSES
     costs: CostModel = COSTS
     runs_gradients: bool = True
     has_same_bits: bool = False
@@ -103,36 +114,42 @@ class CudaEngine:
         """Makes the kernel of the plan of one part."""
         return CudaKernel.of(plan, self.memory, self.options)
 
+    @property
+    def stand_in(self) -> str:
+        """The name of the engine that runs the same kernels here: in emulation if there is no device."""
+        return engine_name("cuda-emulated", 0, self.options) if self.missing else self.name
+
     def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
         """Describes the kernels of a plan for calls of a size, whether or not there is a device."""
         kernel = self.compile_plan(plan.planned(planning_of(self)))
-        facts, here = self.device.facts, "; there is none here" if self.missing else ""
-        described = [("GPU", f"{facts.name}{here}")]
-        for name, codes in kernel.stages.items():
-            if codes:
-                described.append((name, ", ".join(map(text_of_code, codes))))
-        described.append(("calls", calls_of(kernel, size)))
+        facts = [("GPU", self.here), *stage_facts(kernel), ("calls", calls_of(kernel, size))]
         if kernel.is_idle:
-            return described
+            return facts
         found = kernel.laid(np.array(size.lengths or [size.longest] * size.filled))
-        chosen, code = found.chosen, found.loop.code
-        blocks = "a block" if code.group == 1 else f"{code.group} blocks"
-        described.append(
-            ("loop", f"{blocks} of {code.threads} threads for {chosen.loop.group_rows} sequences")
-        )
-        described += [
-            ("chosen", chosen.reason),
-            ("shared", f"{code.shared:,} of {facts.shared:,} B of a block"),
+        return facts + loop_facts(found, size, self.device.facts)
+
+    def early_ends(self, schedule: Schedule, flag: int, size: CallSize) -> list[tuple[str, str]]:
+        """Describes likewise calls whose sequences a flag may end early. flag: its position among the
+        memories of the schedule's net.
+        """
+        planned = schedule.planned(planning_of(self))
+        part, facts = ending_part(planned), [("GPU", self.here)]
+        kernel = None if part is None or part.plan is None else self.compile_plan(part.plan)
+        if part is None or kernel is None or not kernel.ends_early:
+            return [*facts, ("launches", IN_PIECES), ("calls", f"part by part each time: {ENDS_EARLY}")]
+        chosen = kernel.loop(size.rows, flag_of(planned, part, flag))
+        lengths = np.array(size.lengths or [size.longest] * size.filled)
+        facts += [
+            *stage_facts(kernel),
+            ("launches", ENDED),
+            ("calls", f"part by part each time: {ENDS_EARLY}"),
         ]
-        if size.lengths:
-            described.append(("lanes", found.text))
-        if chosen.registers:
-            described.append(("registers", f"about {chosen.registers} of 255 of a thread"))
-        if chosen.microseconds:
-            time = found.microseconds if size.lengths else chosen.microseconds * size.longest
-            steps = f"{size.longest} steps" if len(set(size.lengths)) < 2 else "all steps"
-            described.append(("time", f"{time:,.0f} us predicted for {steps}"))
-        return described
+        return facts + loop_facts(LaidLoop(chosen, lengths, chosen.groups), size, self.device.facts)
+
+    @property
+    def here(self) -> str:
+        """The name of the device, and whether it is missing, for people."""
+        return f"{self.device.facts.name}{'; there is none here' if self.missing else ''}"
 
     def beside(self, schedule: Schedule, size: CallSize) -> list[tuple[tuple[int, ...], str]]:
         """Describes how parts of a schedule run beside each other in calls of a size, whether or not there is
@@ -186,9 +203,34 @@ class CudaEngine:
         return total(self.memory, node, operands, self.options)
 
 
+def stage_facts(kernel: CudaKernel) -> list[tuple[str, str]]:
+    """Describes the kernels and products of each stage around a loop."""
+    return [(name, ", ".join(map(text_of_code, codes))) for name, codes in kernel.stages.items() if codes]
+
+
+def loop_facts(found: LaidLoop, size: CallSize, facts: DeviceFacts) -> list[tuple[str, str]]:
+    """Describes the kernel of a loop, what its lanes do, and its time, for a call of a size on a device."""
+    chosen, code = found.chosen, found.loop.code
+    blocks = "a block" if code.group == 1 else f"{code.group} blocks"
+    described = [
+        ("loop", f"{blocks} of {code.threads} threads for {chosen.loop.group_rows} sequences"),
+        ("chosen", chosen.reason),
+        ("shared", f"{code.shared:,} of {facts.shared:,} B of a block"),
+    ]
+    if size.lengths:
+        described.append(("lanes", found.text))
+    if chosen.registers:
+        described.append(("registers", f"about {chosen.registers} of 255 of a thread"))
+    if chosen.microseconds:
+        time = found.microseconds if size.lengths else chosen.microseconds * size.longest
+        steps = f"{size.longest} steps" if len(set(size.lengths)) < 2 else "all steps"
+        described.append(("time", f"{time:,.0f} us predicted for {steps}"))
+    return described
+
+
 def calls_of(kernel: CudaKernel, size: CallSize) -> str:
     """Describes how later calls of a size run: as the first one was recorded, or why they do not."""
-    reason = READS_BACK if kernel.has_tables else LARGE if size.filled * ROW_KEY > LARGEST_KEY else ""
+    reason = READS_BACK if kernel.has_tables else LARGE if size.rows * ROW_KEY > LARGEST_KEY else ""
     return f"part by part each time: {reason}" if reason else RECORDED_CALLS
 
 

@@ -19,10 +19,9 @@ from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Call, CalledKernel, Results
 from stepnet.compiler.targets.cuda.choice import ChosenLoop, loop_of
-from stepnet.compiler.targets.cuda.codes import DeviceStage, LoopCode, ProductCode
+from stepnet.compiler.targets.cuda.codes import DeviceStage, LoopCode, ProductCode, read_after_loop
 from stepnet.compiler.targets.cuda.constants import CudaConstants
 from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty, get
-from stepnet.compiler.targets.cuda.early_ends import TakenSteps, read_after_loop
 from stepnet.compiler.targets.cuda.memory import CudaMemory
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.positions import DeviceLanes, DevicePositions
@@ -32,6 +31,7 @@ from stepnet.compiler.targets.cuda.stages import stage_codes
 from stepnet.compiler.targets.cuda.stored import half_of, with_stored_memories
 from stepnet.compiler.targets.cuda.totals import reduced_to_rows, total
 from stepnet.compiler.targets.packed import parameters_of, runs_back
+from stepnet.compiler.targets.taken_steps import TakenSteps
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError

@@ -24,6 +24,8 @@ PROCESSORS = (((9, 1), "sm_90"), ((9, 0), "sm_90a"), ((8, 0), "sm_80"))
 """LLVM's names of the processors that code is generated for, each for a compute capability and later ones. A
 name that ends in "a" is for one capability alone; the driver translates PTX for others to later ones.
 """
+CAPABILITIES = ["8.0", "8.6", "8.7", "8.8", "8.9", "9.0", "10.0", "10.1", "10.3", "11.0", "12.0", "12.1"]
+"""The compute capabilities of NVIDIA's GPUs for which PTX is written, the lowest first."""
 VERSION = "+ptx80"
 """The version of PTX, which drivers for CUDA 12.0 and later read."""
 CLUSTERS = (9, 0)

@@ -15,7 +15,6 @@ from stepnet.compiler.targets.frame.program import (
     FrameProgram,
     GatherLoop,
     Instruction,
-    IntegerProductLoop,
     PointwiseLoop,
     ProductLoop,
     ReductionLoop,
@@ -24,6 +23,7 @@ from stepnet.compiler.targets.frame.program import (
     packed_weights,
 )
 from stepnet.compiler.targets.frame.sizes import FrameSizes
+from stepnet.compiler.targets.frame.sparse import SparseProductLoop, sparse_matrix
 from stepnet.compiler.targets.frame.step import ModelStep, StepEnd, StepMemory
 from stepnet.compiler.values.fork_guard import imported_late
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.frame.devices import built_device
     from stepnet.compiler.targets.frame.fixed import LARGEST, bounded_fraction, factor, shifted, stored
     from stepnet.compiler.targets.frame.fixed_functions import DIGITS, MOST, fixed_routine
+    from stepnet.compiler.targets.frame.float_functions import fmod_routine, routine_of
     from stepnet.compiler.targets.frame.integer_operations import ELEMENTWISE
     from stepnet.compiler.targets.frame.integer_products import column_scales
     from stepnet.compiler.targets.frame.lowering import lowered_step
+    from stepnet.compiler.targets.frame.over_sequences import codes_of
     from stepnet.compiler.targets.frame.recorder import (
         INTRINSICS,
-        WITHOUT_FORM,
         FrameRegister,
         Recorder,
-        routine_of,
     )
 
 __all__ = [
@@ -51,7 +51,6 @@ __all__ = [
     "LARGEST",
     "MOST",
     "STATUS",
-    "WITHOUT_FORM",
     "BuiltSource",
     "FrameBuffer",
     "FrameLoop",
@@ -61,26 +60,29 @@ __all__ = [
     "FrameSizes",
     "GatherLoop",
     "Instruction",
-    "IntegerProductLoop",
     "ModelStep",
     "PointwiseLoop",
     "ProductLoop",
     "Recorder",
     "ReductionLoop",
     "Routine",
+    "SparseProductLoop",
     "StepEnd",
     "StepMemory",
     "StridedView",
     "bounded_fraction",
     "built_device",
     "built_source",
+    "codes_of",
     "column_scales",
     "factor",
     "fixed_routine",
+    "fmod_routine",
     "lowered_step",
     "packed_weights",
     "routine_of",
     "shifted",
+    "sparse_matrix",
     "stored",
 ]
 
@@ -98,12 +100,13 @@ HOMES = {
     "fixed_routine": "fixed_functions",
     "ELEMENTWISE": "integer_operations",
     "column_scales": "integer_products",
+    "codes_of": "over_sequences",
     "lowered_step": "lowering",
     "INTRINSICS": "recorder",
-    "WITHOUT_FORM": "recorder",
     "FrameRegister": "recorder",
     "Recorder": "recorder",
-    "routine_of": "recorder",
+    "fmod_routine": "float_functions",
+    "routine_of": "float_functions",
 }
 """The modules of names that are imported at their first use, as they need llvmlite."""
 

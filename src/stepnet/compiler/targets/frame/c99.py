@@ -17,18 +17,27 @@ from functools import cached_property
 import numpy as np
 
 from stepnet.compiler.targets.frame.c_expressions import (
+    FLOATS,
     MEMORY_TYPES,
     SUFFIX,
+    indented,
 )
-from stepnet.compiler.targets.frame.c_functions import bits_functions, routine_lines, table_lines
-from stepnet.compiler.targets.frame.c_loops import indented, loop_lines, product_function
+from stepnet.compiler.targets.frame.c_functions import (
+    CHECKSUM,
+    bits_functions,
+    routine_lines,
+    scale_lines,
+)
+from stepnet.compiler.targets.frame.c_integer_products import CHOICE, integer_product_lines, weight_lines
+from stepnet.compiler.targets.frame.c_loops import loop_lines, product_function
+from stepnet.compiler.targets.frame.c_sparse import sparse_functions
 from stepnet.compiler.targets.frame.program import (
     FrameBuffer,
     FrameProgram,
-    IntegerProductLoop,
     ProductLoop,
 )
-from stepnet.compiler.targets.frame.sizes import FrameSizes
+from stepnet.compiler.targets.frame.sizes import UNKNOWN, CodeSizes, FrameSizes
+from stepnet.compiler.targets.frame.weight_layouts import LAYOUTS, laid_out_bytes
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.version import __version__
 
@@ -47,15 +56,19 @@ SAVED_AROUND = 8
 CONTEXT_BYTES = 8
 """The bytes of a context besides its arrays, at most: the mark of its model, and what aligns the arrays."""
 
+OF_CODE = "in flash, besides constants", "of a call, without the library of a compiler"
+"""The meanings of the sizes of machine code, in a header."""
 CHECKS_OF_FLOATS = [
     "#if defined(__FAST_MATH__)",
     "#error compile without -ffast-math: it changes the results",
     "#endif",
-    "#if defined(FLT_EVAL_METHOD) && (FLT_EVAL_METHOD != 0)",
+    "#if defined(FLT_EVAL_METHOD) && (FLT_EVAL_METHOD != 0) && (FLT_EVAL_METHOD != 16) /* of half floats */",
     "#error compile so that float is computed as float, for example with -msse2 -mfpmath=sse",
     "#endif",
     "#if !defined(__GNUC__) || defined(__clang__)",
     "#pragma STDC FP_CONTRACT OFF",
+    "#elif (__GNUC__ == 12) && (__GNUC_MINOR__ < 3)",
+    '#pragma GCC optimize ("no-tree-slp-vectorize") /* this pass fuses, even with -ffp-contract=off */',
     "#endif",
     "",
 ]
@@ -124,6 +137,11 @@ class CProgram:
         return CONTEXT_BYTES + -(-own // 8) * 8
 
     @property
+    def constant_bytes(self) -> int:
+        """The bytes of the constants, at most: in the layout of weights that takes the most."""
+        return max(laid_out_bytes(self.program, layout) for layout in ("", *LAYOUTS))
+
+    @property
     def saved_bytes(self) -> int:
         """The bytes of a saved state."""
         return SAVED_AROUND + sum(buffer.bytes for buffer in self.memories)
@@ -131,7 +149,12 @@ class CProgram:
     @cached_property
     def sizes(self) -> FrameSizes:
         """The bytes and multiply-adds that the program takes of a machine."""
-        return FrameSizes.of(self.program, self.ram_bytes, self.saved_bytes)
+        return FrameSizes.of(self.program, self.ram_bytes, self.constant_bytes, self.saved_bytes, self.code)
+
+    @property
+    def code(self) -> CodeSizes:
+        """The sizes of machine code, which for source code depend on the compiler."""
+        return UNKNOWN
 
     # ---- the header
 
@@ -173,7 +196,13 @@ class CProgram:
             "#endif",
             "",
             f"#define {prefix}_RAM_BYTES {self.ram_bytes}U /* of a context, at most */",
-            f"#define {prefix}_CONSTANT_BYTES {self.program.constant_bytes}U /* in flash, without code */",
+            f"#define {prefix}_CONSTANT_BYTES {self.constant_bytes}U /* in flash, without code */",
+            *(
+                f"#define {prefix}_{what}_BYTES {size}U /* {text} */"
+                for what, text, size in zip(("CODE", "STACK"), OF_CODE, self.code, strict=True)
+                if size is not None
+            ),
+            *(["/* Bytes of code and stack depend on the compiler. */"] if self.code == UNKNOWN else []),
             f"#define {prefix}_MULTIPLY_ADDS {self.program.multiplies}U /* of a frame */",
             f"#define {prefix}_SAVED_BYTES {self.saved_bytes}U /* of a saved state */",
             *(
@@ -238,19 +267,23 @@ class CProgram:
 
     def source(self) -> str:
         """Returns the text of the source file."""
-        loops = [loop for loop in self.program.loops if isinstance(loop, ProductLoop | IntegerProductLoop)]
-        dtypes = sorted({self.program.by_name[loop.left.buffer].dtype for loop in loops})
+        loops = [loop for loop in self.program.loops if isinstance(loop, ProductLoop)]
+        dtypes = sorted({self.program.by_name[loop.left.buffer].dtype for loop in loops} & {*FLOATS})
+        integer_products = integer_product_lines(self.program)
         parts = [
             self.beginning(),
-            *(table_lines(each, self.program.constants[each.name]) for each in self.program.of("constant")),
+            *([CHOICE.split("\n")] if integer_products else []),
+            *(weight_lines(self.program, each) for each in self.program.of("constant")),
             *(bits_functions(dtype) for dtype in self.bit_dtypes),
             *(routine_lines(each) for each in self.program.routines),
             *(product_function(dtype) for dtype in dtypes),
+            *([integer_products] if integer_products else []),
+            *sparse_functions(self.program),
             self.frame(),
             self.reset(),
             self.step(),
             self.block(),
-            self.checksum(),
+            [CHECKSUM],
             self.save(),
             self.restore(),
         ]
@@ -344,41 +377,11 @@ class CProgram:
         ]
         return self.function(f"{self.name}_block({self.arguments(block=True)})", ["context", *names], lines)
 
-    def checksum(self) -> list[str]:
-        """Returns the functions that compute a checksum, and that write and read a word of a saved state."""
-        return [
-            "/* FNV-1a of bytes: any other byte gives another number. */",
-            "static uint32_t checksum(const uint8_t *bytes, size_t count)",
-            "{",
-            "    uint32_t sum = UINT32_C(2166136261);",
-            "    for (size_t at = 0U; at < count; at++) {",
-            "        sum = (sum ^ (uint32_t)bytes[at]) * UINT32_C(16777619);",
-            "    }",
-            "    return sum;",
-            "}",
-            "",
-            "static void write_word(uint8_t *bytes, uint32_t word)",
-            "{",
-            "    for (size_t at = 0U; at < 4U; at++) {",
-            "        bytes[at] = (uint8_t)((word >> (8U * at)) & UINT32_C(0xFF));",
-            "    }",
-            "}",
-            "",
-            "static uint32_t read_word(const uint8_t *bytes)",
-            "{",
-            "    uint32_t word = 0U;",
-            "    for (size_t at = 0U; at < 4U; at++) {",
-            "        word |= (uint32_t)bytes[at] << (8U * at);",
-            "    }",
-            "    return word;",
-            "}",
-        ]
-
     def save(self) -> list[str]:
         """Returns the function that writes the memories to bytes."""
         lines, at, end = ["write_word(bytes, MODEL);"], 4, self.saved_bytes - 4
         for each in self.memories:
-            lines.append(f"(void)memcpy(&bytes[{at}], context->{each.name}, sizeof context->{each.name});")
+            lines.append(f"(void)memcpy(&bytes[{at}], (const uint8_t *)context->{each.name}, {each.bytes}U);")
             at += each.bytes
         lines.append(f"write_word(&bytes[{end}], checksum(bytes, {end}U));")
         given = f"{self.name}_save(const {self.name}_context *context, uint8_t *bytes)"
@@ -396,7 +399,7 @@ class CProgram:
             "}",
         ]
         for each in self.memories:
-            lines.append(f"(void)memcpy(context->{each.name}, &bytes[{at}], sizeof context->{each.name});")
+            lines.append(f"(void)memcpy((uint8_t *)context->{each.name}, &bytes[{at}], {each.bytes}U);")
             at += each.bytes
         given = f"{self.name}_restore({self.name}_context *context, const uint8_t *bytes)"
         return self.function(given, ["context", "bytes"], [*lines, "context->model = MODEL;"], checked=False)
@@ -409,24 +412,10 @@ class CProgram:
         head: its name and parameters. pointers: the parameters that are not NULL. lines: what it does.
         checked: whether the context has been reset before.
         """
-        wrong = " || ".join(f"({name} == NULL)" for name in pointers)
+        each = [f"{name} == NULL" for name in pointers]
+        wrong = each[0] if len(each) == 1 else " || ".join(f"({one})" for one in each)
         own = [f"if ({wrong}) {{", f"    return {self.prefix}_NULL;", "}"]
         if checked:
             own += ["if (context->model != MODEL) {", f"    return {self.prefix}_NOT_RESET;", "}"]
         ending = [] if lines and lines[-1].startswith("return") else [f"return {self.prefix}_OK;"]
         return [f"int {head}", "{", *indented([*own, *lines, *ending]), "}"]
-
-
-def scale_lines(prefix: str, end: FrameBuffer) -> list[str]:
-    """Returns the constants of an input or output of integers: its scale, and macros from and to numbers."""
-    name, most = f"{prefix}_{end.name.upper()}", 2 ** (8 * end.itemsize - 1) - 1
-    scale, type_ = f"{name}_SCALE", MEMORY_TYPES[end.dtype]
-    lines = [f"#define {scale} {end.scale!r} /* a number is an integer times this */"]
-    if end.kind == "output":
-        return [*lines, f"#define {name}_NUMBER(integer) ((integer) * {scale})"]
-    return [
-        *lines,
-        f"#define {name}_INTEGER(number) (({type_})( \\",
-        f"    ((number) >= ({most} * {scale})) ? {most} : ((number) <= (-{most} * {scale})) ? -{most} : \\",
-        f"    (((number) / {scale}) + (((number) < 0) ? -0.5 : 0.5))))",
-    ]

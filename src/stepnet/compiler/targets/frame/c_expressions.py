@@ -6,19 +6,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stepnet.compiler.targets.frame.program import Instruction, Routine, StridedView
+from stepnet.compiler.targets.frame.routines import DTYPES
+from stepnet.compiler.values import c_names
 
-C_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "int32": "int32_t",
-    "int64": "int64_t",
-    "bool": "bool",
-    "int16": "int16_t",
-    "int8": "int8_t",
-}
-"""The type of a register of each dtype."""
-MEMORY_TYPES = {**C_TYPES, "bool": "uint8_t"}
+MEMORY_TYPES = {dtype: c_names.C_TYPES[dtype] for dtype in DTYPES}
 """The type of an element of each dtype in memory."""
+C_TYPES = {**MEMORY_TYPES, "bool": "bool"}
+"""The type of a register of each dtype."""
 SUFFIX = {
     "float32": "f32",
     "float64": "f64",
@@ -43,15 +37,19 @@ OPERATORS = {
     "less_equal": "<=",
     "greater": ">",
     "greater_equal": ">=",
-    "bit_and": "&",
-    "bit_or": "|",
-    "bit_xor": "^",
-    "shift_left": "<<",
-    "shift_right": ">>",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+    "left_shift": "<<",
+    "unsigned_right_shift": ">>",
 }
-WRAPPING = ("add", "subtract", "multiply", "bit_and", "bit_or", "bit_xor", "shift_left", "shift_right")
-"""Operations of integers that are those of unsigned ones, which wrap around."""
-LOGIC = {"bit_and": "&&", "bit_or": "||", "bit_xor": "!="}
+LOGIC = {"bitwise_and": "&&", "bitwise_or": "||", "bitwise_xor": "!="}
+WRAPPING = {
+    operation: OPERATORS[operation]
+    for operation in ("add", "subtract", "multiply", *LOGIC, "left_shift", "unsigned_right_shift")
+} | {"negative": "-"}
+"""Operations of integers that are those of unsigned ones, which wrap around; a negative is 0 less one."""
+EXTREMES = {"minimum": "<", "maximum": ">"}
 FUNCTIONS = {"absolute": "fabs", "copysign": "copysign", "sqrt": "sqrt"}
 """Functions of math.h that compilers replace by instructions: the first two are operations on bits."""
 
@@ -84,11 +82,15 @@ def expression(instruction: Instruction, operands: Sequence[str], dtypes: Sequen
     operation, dtype = instruction.operation, instruction.dtype
     own = dtypes[0] if dtypes else dtype
     if operation == "constant":
-        assert instruction.value is not None
+        assert not isinstance(instruction.value, str | None)
         return literal(instruction.value, dtype)
+    if operation == "element":
+        return f"{instruction.value}[{operands[0]}]"
     if operation == "select":
         return f"{operands[0]} ? {operands[1]} : {operands[2]}"
-    if operation == "shift_right_signed":  # compilers make one instruction of this
+    if operation in EXTREMES:
+        return f"({operands[0]} {EXTREMES[operation]} {operands[1]}) ? {operands[0]} : {operands[1]}"
+    if operation == "right_shift":  # compilers make one instruction of this
         x, count = operands
         return f"({x} < 0) ? ~(~{x} >> {count}) : ({x} >> {count})"
     if operation == "bits":
@@ -96,7 +98,7 @@ def expression(instruction: Instruction, operands: Sequence[str], dtypes: Sequen
     if operation == "convert":
         return converted(operands[0], own, dtype)
     if operation == "negative":
-        return f"-{operands[0]}" if own in FLOATS else wrapped("-", ["0", operands[0]], own)
+        return f"-{operands[0]}"
     if operation in FUNCTIONS:
         return f"{FUNCTIONS[operation]}{'f' if own == 'float32' else ''}({', '.join(operands)})"
     if operation not in OPERATORS:
@@ -104,15 +106,7 @@ def expression(instruction: Instruction, operands: Sequence[str], dtypes: Sequen
     sign = OPERATORS[operation]
     if own == "bool" and operation in LOGIC:
         sign = LOGIC[operation]
-    elif own in UNSIGNED and operation in WRAPPING:
-        return wrapped(sign, operands, own)
     return f"{operands[0]} {sign} {operands[1]}"
-
-
-def wrapped(sign: str, operands: Sequence[str], dtype: str) -> str:
-    """Returns an operation of integers that wraps around. sign: its operator."""
-    type_ = UNSIGNED[dtype]
-    return f"({C_TYPES[dtype]})(({type_}){operands[0]} {sign} ({type_}){operands[1]})"
 
 
 def converted(text: str, source: str, target: str) -> str:
@@ -137,17 +131,28 @@ def statements(
     given: the text and the dtype of each of the first registers.
     """
     texts, dtypes, lines = [text for text, _ in given], [dtype for _, dtype in given], list[str]()
+    unsigned = dict[int, str]()
     for number, each in enumerate(body, len(given)):
-        right = expression(
-            each,
-            [texts[operand] for operand in each.operands],
-            [dtypes[operand] for operand in each.operands],
-        )
-        if each.operation == "constant":
-            texts.append(right)
+        operands, own = [texts[operand] for operand in each.operands], [dtypes[i] for i in each.operands]
+        type_ = C_TYPES[each.dtype]
+        if own and own[0] in UNSIGNED and each.operation in WRAPPING:
+            wide = UNSIGNED[own[0]]
+            terms = [unsigned.get(operand, f"({wide}){texts[operand]}") for operand in each.operands]
+            right = f" {WRAPPING[each.operation]} ".join(terms if len(terms) > 1 else ["0U", *terms])
+            lines += [f"const {wide} u{number} = {right};", f"const {type_} r{number} = ({type_})u{number};"]
+            texts.append(f"r{number}")
+        elif each.operation == "multiply_high":
+            lines.append(f"const int64_t u{number} = (int64_t){operands[0]} * (int64_t){operands[1]};")
+            lines.append(f"const {type_} r{number} = ({type_})(uint32_t)((uint64_t)u{number} >> 32U);")
+            texts.append(f"r{number}")
+        elif each.operation == "constant":
+            texts.append(expression(each, operands, own))
+            if each.dtype in UNSIGNED:
+                bits = 8 * np.dtype(each.dtype).itemsize
+                unsigned[number] = f"UINT{bits}_C({int(each.value or 0) % 2**bits})"
         else:
             texts.append(f"r{number}")
-            lines.append(f"const {C_TYPES[each.dtype]} r{number} = {right};")
+            lines.append(f"const {type_} r{number} = {expression(each, operands, own)};")
         dtypes.append(each.dtype)
     return lines, texts
 
@@ -176,3 +181,8 @@ def stored(view: StridedView, indices: Sequence[str], dtype: str, text: str) -> 
     """Returns the statement that writes a register to an element of a view."""
     value = f"(uint8_t)({text} ? 1U : 0U)" if dtype == "bool" else text
     return f"{indexed(view, indices)} = {value};"
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """Indents lines by one level."""
+    return [f"    {line}" for line in lines]

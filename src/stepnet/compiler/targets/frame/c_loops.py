@@ -7,23 +7,26 @@ from stepnet.compiler.targets.frame.c_expressions import (
     FLOATS,
     MEMORY_TYPES,
     SUFFIX,
+    indented,
     indexed,
     literal,
     loaded,
     statements,
     stored,
 )
+from stepnet.compiler.targets.frame.c_integer_products import product_name
+from stepnet.compiler.targets.frame.c_sparse import sparse_name
 from stepnet.compiler.targets.frame.program import (
     BLOCK,
     FrameLoop,
     FrameProgram,
     GatherLoop,
-    IntegerProductLoop,
     PointwiseLoop,
     ProductLoop,
     ReductionLoop,
     StridedView,
 )
+from stepnet.compiler.targets.frame.sparse import SparseProductLoop
 
 
 def loop_lines(program: FrameProgram, loop: FrameLoop, prefix: str) -> list[str]:
@@ -31,7 +34,7 @@ def loop_lines(program: FrameProgram, loop: FrameLoop, prefix: str) -> list[str]
     match loop:
         case PointwiseLoop():
             lines = pointwise_lines(program, loop)
-        case ProductLoop() | IntegerProductLoop():
+        case ProductLoop() | SparseProductLoop():
             lines = product_lines(program, loop)
         case ReductionLoop():
             lines = reduction_lines(program, loop)
@@ -47,11 +50,6 @@ def nested(shape: Sequence[int], lines: Sequence[str], first: int = 0) -> list[s
     index, rest = f"i{first}", list(shape[1:])
     inner = nested(rest, lines, first + 1) if rest else list(lines)
     return [f"for (size_t {index} = 0U; {index} < {shape[0]}U; {index}++) {{", *indented(inner), "}"]
-
-
-def indented(lines: Sequence[str]) -> list[str]:
-    """Indents lines by one level."""
-    return [f"    {line}" for line in lines]
 
 
 def indices_of(shape: Sequence[int], first: int = 0) -> list[str]:
@@ -73,7 +71,7 @@ def pointwise_lines(program: FrameProgram, loop: PointwiseLoop) -> list[str]:
     return nested(loop.shape, lines)
 
 
-def product_lines(program: FrameProgram, loop: ProductLoop | IntegerProductLoop) -> list[str]:
+def product_lines(program: FrameProgram, loop: ProductLoop | SparseProductLoop) -> list[str]:
     """Returns the calls of the function of products, one for each vector."""
     dtype, indices = program.by_name[loop.left.buffer].dtype, ["i0", "0U"]
 
@@ -82,11 +80,13 @@ def product_lines(program: FrameProgram, loop: ProductLoop | IntegerProductLoop)
         row = StridedView(view.buffer, view.offset, view.strides[:1] if loop.rows > 1 else ())
         return f"&{indexed(row, indices[: len(row.strides)])}"
 
-    given = [address(loop.left), loop.weights]
-    if isinstance(loop, ProductLoop):
-        given.append("NULL" if loop.start is None else address(loop.start))
-    given += [address(loop.result), f"{loop.inputs}U", f"{loop.outputs}U"]
-    call = f"product_{SUFFIX[dtype]}({', '.join(given)});"
+    start = "NULL" if loop.start is None else address(loop.start)
+    given, sizes = [address(loop.left), loop.weights], [f"{loop.inputs}U", f"{loop.outputs}U"]
+    if isinstance(loop, SparseProductLoop):
+        given, sizes, name = [*given, loop.places], sizes[1:], sparse_name(program, loop)
+    else:
+        name = f"product_{SUFFIX[dtype]}" if dtype in FLOATS else product_name(program, loop)
+    call = f"{name}({', '.join([*given, start, address(loop.result), *sizes])});"
     return nested((loop.rows,), [call]) if loop.rows > 1 else [call]
 
 
@@ -140,45 +140,8 @@ static void product_{suffix}(
 columns: GCC then computes a block in vectors at -O2 and -O3, where it would reorder a sum in registers."""
 
 
-INTEGER_PRODUCT = """\
-/* result[n] = left[0] W[0][n] + left[1] W[1][n] + ..., exactly. The weights lie in blocks of {block} columns,
- * and the last ones in a narrower block. */
-static void product_{suffix}(
-    const {type} *restrict left, const int8_t *restrict weights, int32_t *restrict result, size_t inputs,
-    size_t outputs)
-{{
-    for (size_t first = 0U; first < outputs; first += {block}U) {{
-        const size_t width = ((outputs - first) < {block}U) ? (outputs - first) : {block}U;
-        const int8_t *const w = &weights[first * inputs];
-        if (width == {block}U) {{
-            int32_t sums[{block}] = {{0}};
-            for (size_t k = 0U; k < inputs; k++) {{
-                for (size_t n = 0U; n < {block}U; n++) {{
-                    sums[n] += (int32_t)left[k] * (int32_t)w[(k * {block}U) + n];
-                }}
-            }}
-            for (size_t n = 0U; n < {block}U; n++) {{
-                result[first + n] = sums[n];
-            }}
-        }} else {{
-            for (size_t n = 0U; n < width; n++) {{
-                int32_t sum = 0;
-                for (size_t k = 0U; k < inputs; k++) {{
-                    sum += (int32_t)left[k] * (int32_t)w[(k * width) + n];
-                }}
-                result[first + n] = sum;
-            }}
-        }}
-    }}
-}}"""
-"""The function of products of integers, whose sums compilers may reorder."""
-
-
 def product_function(dtype: str) -> list[str]:
     """Returns the function of products of vectors of a dtype."""
-    if dtype in ("int8", "int16"):
-        names = {"type": C_TYPES[dtype], "suffix": SUFFIX[dtype]}
-        return INTEGER_PRODUCT.format(block=BLOCK, **names).split("\n")
     type_, zero = C_TYPES[dtype], literal(0, dtype)
     sizes = {"block": BLOCK, "two": 2 * BLOCK, "three": 3 * BLOCK}
     return PRODUCT.format(type=type_, zero=zero, suffix=SUFFIX[dtype], **sizes).split("\n")

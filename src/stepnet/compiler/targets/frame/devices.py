@@ -1,10 +1,12 @@
 """The files of a step of a model for a device: machine code in a package."""
 
+from dataclasses import replace
 from typing import Any
 
 from stepnet.compiler.targets.frame.built import BuiltSource, manifest
 from stepnet.compiler.targets.frame.lowering import lowered_step
-from stepnet.compiler.targets.frame.machine.code import static_library
+from stepnet.compiler.targets.frame.machine.code import object_of, static_library
+from stepnet.compiler.targets.frame.machine.code_sizes import sizes_of_code
 from stepnet.compiler.targets.frame.machine.interface import MachineProgram
 from stepnet.compiler.targets.frame.machine.platforms import DEVICES, NPM, check_computes
 from stepnet.compiler.targets.frame.packages.libraries import packaged
@@ -44,11 +46,13 @@ def built_device(
     program = lowered_step(step)
     check_computes(program, platform)
     declared = MachineProgram(program, name, " ".join(about.split()).replace("*/", "* /"), platform)
+    data = object_of(declared)
+    declared = replace(declared, measured=sizes_of_code(declared, data))
     check_fits(program, declared.sizes, ram, flash)
     described = {f"{name}.json": manifest(declared, target, about)}
     if kind == NPM:
         contents = npm_package(declared, beside)
     else:
         header = declared.header().encode()
-        contents = packaged(name, platform, kind, header, static_library(declared))
+        contents = packaged(name, platform, kind, header, static_library(declared, data))
     return BuiltSource(program, contents | described, declared.sizes)

@@ -140,9 +140,7 @@ class PointwiseDraft:
 
 @dataclass(frozen=True)
 class ProductDraft:
-    """A product while it is made; as `ProductLoop`, or as `IntegerProductLoop` for weights of int8, with
-    values for views.
-    """
+    """A product while it is made; as `ProductLoop`, with values for views."""
 
     left: FrameValue
     weights: Root

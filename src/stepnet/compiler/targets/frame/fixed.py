@@ -1,6 +1,6 @@
 """Numbers with a fixed point: integers in registers of int32 that stand for themselves times 2^-fraction.
 
-    in memory       int16, from -32767 to 32767, saturated
+    in memory       int16, saturated
     in registers    int32: what fits, fits exactly; what is too large is saturated before it is stored
 
 A shift to the right is the nearest integer, of two the upper one: the single rounding of TensorFlow Lite.
@@ -8,10 +8,12 @@ A shift to the right is the nearest integer, of two the upper one: the single ro
 
 from math import frexp
 
+import numpy as np
+
 from stepnet.compiler.targets.frame.recorder import FrameRegister, Recorder
 
 LARGEST = 32767
-"""The largest magnitude that is stored."""
+"""The largest number that is stored; the least is -32768."""
 WIDE = 2**30
 """The largest magnitude that a register of int32 has before it is rounded."""
 MARGIN = 1.25
@@ -48,14 +50,21 @@ def shifted(code: Recorder, x: FrameRegister, count: int) -> FrameRegister:
         return x
     count = min(count, 30 if x.dtype == "int32" else 62)
     raised = code.add(x, code.constant(x.dtype, 1 << (count - 1)))
-    return code.record("shift_right_signed", x.dtype, raised, code.constant(x.dtype, count))
+    return code.record("right_shift", x.dtype, raised, code.constant(x.dtype, count))
 
 
 def saturated(code: Recorder, x: FrameRegister, largest: int) -> FrameRegister:
     """Records a number, or the nearest one with a magnitude that is not larger than another."""
     low, high = code.constant(x.dtype, -largest), code.constant(x.dtype, largest)
-    x = code.select(code.icmp_signed("<", x, low), low, x)
-    return code.select(code.icmp_signed(">", x, high), high, x)
+    return code.minimum(code.maximum(x, low), high)
+
+
+def narrowed(code: Recorder, x: FrameRegister, dtype: str) -> FrameRegister:
+    """Records a number in a dtype of fewer bits: the nearest one that it has, for which processors have
+    instructions.
+    """
+    low, high = (code.constant(x.dtype, int(each)) for each in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    return code.record("convert", dtype, code.minimum(code.maximum(x, low), high))
 
 
 def refitted(
@@ -75,8 +84,8 @@ def refitted(
 
 
 def stored(code: Recorder, x: FrameRegister) -> FrameRegister:
-    """Records a number of int32 as it is stored: saturated, in int16."""
-    return code.record("convert", "int16", saturated(code, x, LARGEST))
+    """Records a number as it is stored: saturated, in int16."""
+    return narrowed(code, x, "int16")
 
 
 def factor(scale: float, digits: int) -> tuple[int, int]:

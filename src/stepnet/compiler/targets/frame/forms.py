@@ -7,7 +7,6 @@ from typing import cast
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from stepnet.compiler.targets.frame.drafts import (
     FrameValue,
     GatherDraft,
@@ -15,23 +14,27 @@ from stepnet.compiler.targets.frame.drafts import (
     Root,
     Shape,
 )
+from stepnet.compiler.targets.frame.float_functions import FUNCTIONS, fmod_routine, routine_of
 from stepnet.compiler.targets.frame.recorder import (
     FrameRegister,
     Recorder,
     operation_result,
-    routine_of,
     without_form,
 )
 from stepnet.compiler.targets.frame.step_lowering import StepLowering, refusal
 from stepnet.errors import RefusedError
 
+Array = np.ndarray
+
 
 def elementwise(lowering: StepLowering, number: int, node: Node) -> None:
     """Lowers an elementwise operation, or a call of a routine."""
     operands, dtype = lowering.operands(node), node.type.dtype
-    if (advice := without_form(node.operation, [each.dtype for each in operands])) is not None:
+    if (advice := without_form(node.operation, dtype)) is not None:
         raise RefusedError(refusal(node, advice))
-    if node.operation in ELEMENTARY or node.operation == "power":
+    if dtype == "float32" and node.operation in ("remainder", "floor_divide"):
+        lowering.called(fmod_routine())
+    if node.operation in FUNCTIONS or node.operation == "power":
         exponent = node.attributes.get("exponent")
         routine = routine_of(node.operation, dtype, None if exponent is None else float(exponent))
         name = lowering.called(routine)
@@ -162,11 +165,18 @@ def picked(lowering: StepLowering, number: int, node: Node) -> None:
 
 def gathered(lowering: StepLowering, number: int, node: Node) -> None:
     """Lowers rows of a table at the indices of a value."""
-    table, index = lowering.known[node.inputs[0]], lowering.value(node.inputs[1])
+    lowering.values[number] = rows_of(lowering, node, lowering.known[node.inputs[0]])
+
+
+def rows_of(lowering: StepLowering, node: Node, table: Array, scale: float | None = None) -> FrameValue:
+    """Adds rows of a table at the indices of a value; returns them. node: the operation. scale: what integers
+    of the table are multiplied by.
+    """
+    index = lowering.value(node.inputs[1])
     name = lowering.step.net.nodes[node.inputs[0]].name
     rows, width = table.shape[0], prod(table.shape[1:])
-    root = Root("scratch", node.type.dtype, node.type.size)
+    root = Root("scratch", table.dtype.name, node.type.size, scale=scale)
     own = Root("constant", table.dtype.name, table.size, name, name, np.ascontiguousarray(table))
     write = FrameValue.of(root, (*index.shape, width))
     lowering.drafts.add(GatherDraft(own, rows, index, write, f"rows of {name or 'a table'}"), root)
-    lowering.values[number] = FrameValue.of(root, node.type.shape)
+    return FrameValue.of(root, node.type.shape)

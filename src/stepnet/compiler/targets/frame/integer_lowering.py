@@ -1,50 +1,44 @@
 """A step of a model in integers alone: as `node_lowering.py`, with int16 for all floats.
 
-samples --ranges--> the largest magnitude of each value --> digits behind its point --> FrameProgram
+samples --ranges.py--> the largest magnitude of each value --> digits behind its point --> FrameProgram
 
 An operation has a row in `ELEMENTWISE` or `FORMS`, or is refused.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.targets.calibration import FrameSamples
+from stepnet.compiler.net.ir import Node
 from stepnet.compiler.targets.frame import forms
 from stepnet.compiler.targets.frame.drafts import FrameValue, ReductionDraft, Root
-from stepnet.compiler.targets.frame.fixed import LARGEST, WIDE, refitted, stored
-from stepnet.compiler.targets.frame.integer_operations import ELEMENTWISE, elementwise
-from stepnet.compiler.targets.frame.integer_products import added, matmul
-from stepnet.compiler.targets.frame.integer_step import IntegerLowering, fraction, no_integers
+from stepnet.compiler.targets.frame.fixed import LARGEST, WIDE, bounded_fraction, refitted, stored
+from stepnet.compiler.targets.frame.integer_operations import ELEMENTWISE, cast, elementwise
+from stepnet.compiler.targets.frame.integer_products import added, matmul, sliced
+from stepnet.compiler.targets.frame.integer_step import IntegerLowering, fraction, no_integers, scale_of_codes
 from stepnet.compiler.targets.frame.node_lowering import FORMS as FLOAT_FORMS
 from stepnet.compiler.targets.frame.node_lowering import finished, lowered
 from stepnet.compiler.targets.frame.program import FrameProgram
-from stepnet.compiler.targets.frame.ranges import measured
 from stepnet.compiler.targets.frame.recorder import FrameRegister, Recorder
-from stepnet.compiler.targets.frame.step import KEEPING, ModelStep
+from stepnet.compiler.targets.frame.step import KEEPING, FrameRanges, ModelStep
 from stepnet.compiler.targets.frame.step_lowering import StepLowering
 from stepnet.errors import RefusedError
 
 Array = np.ndarray
 
 
-def in_integers(step: ModelStep, samples: FrameSamples) -> FrameProgram:
-    """Lowers a step of a model to a frame program without floats, with scales from samples.
+def in_integers(step: ModelStep, ranges: FrameRanges) -> FrameProgram:
+    """Lowers a step of a model to a frame program without floats, with scales from ranges.
 
     Raises `RefusedError` for an operation without a form in integers, naming it and saying what to do.
     """
-    nodes = tuple(without_weights(node) for node in step.net.nodes)
-    plain = replace(step, net=Net(nodes, step.net.inputs, step.net.results))
-    largest = measured(plain, samples)
-    return finished(IntegerLowering(plain, largest=largest, activations=samples.activations), lowered_node)
-
-
-def without_weights(node: Node) -> Node:
-    """Returns a node without the mark of weights in fewer bits: here all weights are int8."""
-    return replace(node, pairs=tuple(pair for pair in node.pairs if pair[0] != "weights"))
+    for number, array in step.constants.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            name = step.net.nodes[number].name
+            raise RefusedError(f"the parameter `{name}` has NaN or infinity, which integers do not hold")
+    lowering = IntegerLowering(step, largest=ranges.largest, activations=ranges.activations)
+    return finished(lowering, lowered_node)
 
 
 def concatenated(lowering: IntegerLowering, number: int, node: Node) -> None:
@@ -83,13 +77,25 @@ def reduced(lowering: IntegerLowering, number: int, node: Node) -> None:
     lowering.values[number] = result
 
 
+def gathered(lowering: IntegerLowering, number: int, node: Node) -> None:
+    """Lowers rows of a table, which is in the dtype of activations with one scale."""
+    table = lowering.known[node.inputs[0]].astype(np.float64)
+    largest = float(np.abs(table).max(initial=0))
+    scale = scale_of_codes(largest) if lowering.activations == "int8" else 2.0 ** -bounded_fraction(largest)
+    codes = np.rint(table / scale).astype(lowering.activations)
+    lowering.values[number] = forms.rows_of(lowering, node, codes, scale)
+
+
 FORMS: dict[str, Callable[[IntegerLowering, int, Node], None]] = {
-    **{name: FLOAT_FORMS[name] for name in (*KEEPING, "slice", "reshape", "transpose", "broadcast", "take")},
+    **{name: FLOAT_FORMS[name] for name in (*KEEPING, "reshape", "transpose", "broadcast", "take")},
     "concatenate": concatenated,
     **dict.fromkeys(("sum", "max", "min", "argmax"), reduced),
+    "gather": gathered,
     **dict.fromkeys(ELEMENTWISE, elementwise),
+    "cast": cast,
     "add": added,
     "matmul": matmul,
+    "slice": sliced,
 }
 """The functions that lower operations on floats to integers. Others have no form in integers."""
 
@@ -102,7 +108,7 @@ def lowered_node(lowering: StepLowering, number: int, node: Node) -> None:
         lowered(lowering, number, node)
         return
     form = FORMS.get(node.operation)
-    if form is None or (node.operation in ELEMENTWISE and not all(type_.is_float for type_ in types)):
+    if form is None:
         raise RefusedError(
             no_integers(node, "compute it outside of the model, or quantize without activations")
         )

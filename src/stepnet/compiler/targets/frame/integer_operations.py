@@ -1,19 +1,48 @@
 """The elementwise operations of numbers with a fixed point.
 
 Each records int32 with the digits `target` behind the point, of operands in int32 with digits of their own.
-The result is saturated where it is stored.
+The result is saturated where it is stored. Bools and integers of the model are operands without digits, and
+saturate at the largest number that is stored.
 """
 
 from collections.abc import Callable
 from math import log
+from typing import NamedTuple
 
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.targets.frame.fixed import WIDE, aligned, refitted, saturated, shifted, stored, wide
-from stepnet.compiler.targets.frame.fixed_functions import DIGITS, fixed_routine, magnitude, quotient
+from stepnet.compiler.targets.frame.fixed import (
+    LARGEST,
+    WIDE,
+    aligned,
+    refitted,
+    saturated,
+    shifted,
+    stored,
+    wide,
+)
+from stepnet.compiler.targets.frame.fixed_functions import (
+    BOUNDED,
+    DIGITS,
+    LOG2_DIGITS,
+    MOST,
+    fixed_routine,
+    magnitude,
+    quotient,
+)
 from stepnet.compiler.targets.frame.integer_step import IntegerLowering, fraction
-from stepnet.compiler.targets.frame.recorder import FrameRegister, Recorder
+from stepnet.compiler.targets.frame.recorder import COMPARISONS, FrameRegister, Recorder
 
 Operation = Callable[[Recorder, list[FrameRegister], list[int], int], FrameRegister]
+LN_2 = round(log(2) * 2**30)
+
+
+class IntegerForm(NamedTuple):
+    """The form of an elementwise operation in integers. record: records it. routine: the one that it calls,
+    a key of `FUNCTIONS`; "" for none.
+    """
+
+    record: Operation
+    routine: str = ""
 
 
 def of_aligned(record: Callable[..., FrameRegister]) -> Operation:
@@ -72,11 +101,91 @@ def divided(
     return code.select(code.xor(above_is_below, below_is_below), code.neg(result), result)
 
 
-def raised(code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int) -> FrameRegister:
-    """Records e^x 2^target as e^(x - d) 2^15, which is not above 1 where the result fits."""
+def called(code: Recorder, name: str, x: FrameRegister) -> FrameRegister:
+    """Records the call of a routine."""
+    return code.record(fixed_routine(name).name, "int32", x)
+
+
+def power_of_e(code: Recorder, x: FrameRegister, fraction: int, target: int) -> FrameRegister:
+    """Records e^x with 15 digits more than the target, as 2^30 e^-a: where e^x is not above 2^(15 - target),
+    and as this elsewhere.
+    """
     beyond = round((DIGITS - target) * log(2) * 2**DIGITS)
-    x = code.sub(refitted(code, operands[0], fractions[0], DIGITS), code.constant("int32", beyond))
-    return code.record(fixed_routine("exp").name, "int32", x)
+    x, zero = refitted(code, x, fraction, DIGITS), code.constant("int32", 0)
+    x = saturated(code, code.sub(x, code.constant("int32", beyond)), MOST)
+    return called(code, "decayed", code.neg(code.select(code.icmp_signed(">", x, zero), zero, x)))
+
+
+def exp(code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int) -> FrameRegister:
+    """Records e^x."""
+    return shifted(code, power_of_e(code, operands[0], fractions[0], target), DIGITS)
+
+
+def expm1(code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int) -> FrameRegister:
+    """Records e^x - 1, of an e^x that may be twice as large as the result."""
+    own = min(target - 1, DIGITS - 1)
+    power, digits = power_of_e(code, operands[0], fractions[0], own), own + DIGITS
+    one = code.constant("int32", 1 << digits if digits >= 0 else 0)
+    return shifted(code, code.sub(power, one), digits - target)
+
+
+def logarithm(
+    code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int
+) -> FrameRegister:
+    """Records log(x); the least number for an x that is not above 0."""
+    x, one = operands[0], code.constant("int32", 1)
+    is_below = code.icmp_signed("<", x, one)
+    binary = called(code, "log2", code.select(is_below, one, x))
+    binary = code.sub(binary, code.constant("int32", fractions[0] << LOG2_DIGITS))
+    natural = code.mul(code.record("convert", "int64", binary), code.constant("int64", LN_2))
+    result = code.record("convert", "int32", shifted(code, natural, 30 + LOG2_DIGITS - target))
+    return code.select(is_below, code.constant("int32", -WIDE), result)
+
+
+def log1p(code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int) -> FrameRegister:
+    """Records log(1 + x), of an x up to 2^30."""
+    digits = max(fractions[0], 0)
+    x = refitted(code, operands[0], fractions[0], digits)
+    return logarithm(code, [code.add(x, code.constant("int32", 1 << digits))], [digits], target)
+
+
+def square_root(
+    code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int
+) -> FrameRegister:
+    """Records the square root of a number, which has twice the digits of its root; 0 for one below 0."""
+    return called(code, "sqrt", refitted(code, operands[0], fractions[0], 2 * target))
+
+
+def chosen(code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int) -> FrameRegister:
+    """Records one of two numbers, by a condition."""
+    a, b = (refitted(code, x, digits, target) for x, digits in zip(operands[1:], fractions[1:], strict=True))
+    return code.select(code.icmp_signed("!=", operands[0], code.constant("int32", 0)), a, b)
+
+
+def sign(code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int) -> FrameRegister:
+    """Records -1, 0 or 1."""
+    zero = code.constant("int32", 0)
+    whole = [code.record("convert", "int32", code.icmp_signed(side, operands[0], zero)) for side in "><"]
+    return refitted(code, code.sub(*whole), 0, target)
+
+
+def converted(
+    code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int
+) -> FrameRegister:
+    """Records a number with other digits."""
+    return refitted(code, operands[0], fractions[0], target, WIDE)
+
+
+def compared(operation: str) -> Operation:
+    """Makes a comparison, whose result is a bool."""
+
+    def made(
+        code: Recorder, operands: list[FrameRegister], fractions: list[int], target: int
+    ) -> FrameRegister:
+        """Records the comparison of numbers with the same digits."""
+        return code.record(operation, "bool", *aligned(code, operands, fractions)[0])
+
+    return made
 
 
 def of_routine(operation: str) -> Operation:
@@ -87,38 +196,74 @@ def of_routine(operation: str) -> Operation:
     ) -> FrameRegister:
         """Records the call."""
         x = refitted(code, operands[0], fractions[0], DIGITS)
-        return refitted(
-            code, code.record(fixed_routine(operation).name, "int32", x), DIGITS, target, 2**DIGITS
-        )
+        return refitted(code, called(code, operation, x), DIGITS, target, 2**DIGITS)
 
     return made
 
 
-ELEMENTWISE: dict[str, Operation] = {
-    "add": of_aligned(Recorder.add),
-    "subtract": of_aligned(Recorder.sub),
-    "negative": of_aligned(Recorder.neg),
-    "absolute": of_aligned(absolute),
-    "maximum": of_aligned(extreme(">")),
-    "minimum": of_aligned(extreme("<")),
-    "multiply": multiplied,
-    "divide": divided,
-    "sigmoid": of_routine("sigmoid"),
-    "tanh": of_routine("tanh"),
-    "exp": raised,
+ELEMENTWISE: dict[str, IntegerForm] = {
+    "add": IntegerForm(of_aligned(Recorder.add)),
+    "subtract": IntegerForm(of_aligned(Recorder.sub)),
+    "negative": IntegerForm(of_aligned(Recorder.neg)),
+    "absolute": IntegerForm(of_aligned(absolute)),
+    "maximum": IntegerForm(of_aligned(extreme(">"))),
+    "minimum": IntegerForm(of_aligned(extreme("<"))),
+    "multiply": IntegerForm(multiplied),
+    "divide": IntegerForm(divided),
+    "sign": IntegerForm(sign),
+    "where": IntegerForm(chosen),
+    "cast": IntegerForm(converted),
+    **{name: IntegerForm(compared(name)) for name in COMPARISONS.values()},
+    **{name: IntegerForm(of_routine(name), name) for name in BOUNDED},
+    "exp": IntegerForm(exp, "decayed"),
+    "expm1": IntegerForm(expm1, "decayed"),
+    "log": IntegerForm(logarithm, "log2"),
+    "log1p": IntegerForm(log1p, "log2"),
+    "sqrt": IntegerForm(square_root, "sqrt"),
 }
-"""The elementwise operations that have a form in integers."""
+"""The elementwise operations that have a form in integers. Bools alone have those of floats."""
 
 
 def elementwise(lowering: IntegerLowering, number: int, node: Node) -> None:
     """Lowers an elementwise operation."""
-    operation, operands = ELEMENTWISE[node.operation], lowering.operands(node)
-    fractions, target = [fraction(each) for each in operands], lowering.digits(number)
-    if node.operation in ("sigmoid", "tanh", "exp"):
-        lowering.called(fixed_routine(node.operation))
+    form, operands = ELEMENTWISE[node.operation], lowering.operands(node)
+    fractions, largest = [fraction(each) for each in operands], WIDE if node.operation == "cast" else LARGEST
+    target = lowering.digits(number) if node.type.is_float else 0
+    if form.routine:
+        lowering.called(fixed_routine(form.routine))
 
     def record(code: Recorder, given: list[FrameRegister]) -> FrameRegister:
         """Records the operation, and saturates its result."""
-        return stored(code, operation(code, [wide(code, each) for each in given], fractions, target))
+        narrow = [
+            saturated(code, x, largest) if operand.root.scale is None and x.dtype in ("int32", "int64") else x
+            for x, operand in zip(given, operands, strict=True)
+        ]
+        result = form.record(code, [wide(code, each) for each in narrow], fractions, target)
+        return stored(code, result) if node.type.is_float else result
 
-    lowering.values[number] = lowering.elementwise(number, node.type.shape, operands, record)
+    if node.type.is_float:
+        lowering.values[number] = lowering.elementwise(number, node.type.shape, operands, record)
+    else:
+        own = lowering.drafts.pointwise(node.type.shape, node.type.dtype, operands, record, node.operation)
+        lowering.values[number] = own
+
+
+def cast(lowering: IntegerLowering, number: int, node: Node) -> None:
+    """Lowers a cast; of floats to integers it is truncated, and to bool it is whether there is one but 0."""
+    (x,) = lowering.operands(node)
+    if node.type.is_float:
+        elementwise(lowering, number, node)
+        return
+    dtype, digits = node.type.dtype, fraction(x)
+
+    def record(code: Recorder, given: list[FrameRegister]) -> FrameRegister:
+        """Records the truncation of the magnitude, with the sign of the number."""
+        is_below, size = magnitude(code, wide(code, *given))
+        if dtype == "bool":
+            return code.icmp_signed("!=", size, code.constant("int32", 0))
+        count = code.constant("int32", abs(digits))
+        size = code.lshr(size, count) if digits >= 0 else code.shl(size, count)
+        result = code.select(is_below, code.neg(size), size)
+        return result if dtype == "int32" else code.record("convert", dtype, result)
+
+    lowering.values[number] = lowering.drafts.pointwise(node.type.shape, dtype, [x], record, "cast")

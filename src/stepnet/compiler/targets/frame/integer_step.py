@@ -21,13 +21,13 @@ from stepnet.compiler.targets.frame.fixed import (
     bounded_fraction,
     factor,
     fraction_of,
+    narrowed,
     refitted,
-    saturated,
     shifted,
     stored,
     wide,
 )
-from stepnet.compiler.targets.frame.fixed_functions import DIGITS
+from stepnet.compiler.targets.frame.fixed_functions import BOUNDED, DIGITS
 from stepnet.compiler.targets.frame.recorder import FrameRegister, Recorder
 from stepnet.compiler.targets.frame.step import StepMemory
 from stepnet.compiler.targets.frame.step_lowering import StepLowering
@@ -43,12 +43,16 @@ class IntegerLowering(StepLowering):
     """A step while it is lowered to integers.
 
     largest: the largest magnitude of each value. activations: the dtype of the left sides of products.
-    encoded: the left sides so far, by the number of their values.
+    encoded: the left sides so far, by the number of their values. parts: the values that are computed in
+    parts of their last axis, by number: each part by its first index and its end.
     """
 
     largest: Sequence[float] = ()
     activations: str = "int16"
     encoded: dict[int, FrameValue] = field(default_factory=dict[int, FrameValue])
+    parts: dict[int, dict[tuple[int, int], FrameValue]] = field(
+        default_factory=dict[int, dict[tuple[int, int], FrameValue]]
+    )
 
     def end(self, kind: str, number: int, name: str, title: str) -> Root:
         """Returns the array of an input or a memory: an input in the dtype of activations, with its scale."""
@@ -57,21 +61,17 @@ class IntegerLowering(StepLowering):
             return super().end(kind, number, name, title)
         dtype, scale = "int16", 2.0 ** -self.digits(number)
         if kind == "input" and self.activations == "int8":
-            dtype, scale = "int8", self.scale_of_codes(number)
+            dtype, scale = "int8", scale_of_codes(self.largest[number])
         return Root(kind, dtype, type_.size, name, title, scale=scale)
 
     def digits(self, number: int) -> int:
         """Returns the digits behind the point of a value; a memory has those for its values before and after
         a step.
         """
-        if self.step.net.nodes[number].operation in ("sigmoid", "tanh"):
+        if self.step.net.nodes[number].operation in BOUNDED:
             return DIGITS
         pairs = [(each.before, each.after) for each in self.step.memories if number == each.before]
         return fraction_of(max(self.largest[each] for each in (number, *(pairs[0] if pairs else ()))))
-
-    def scale_of_codes(self, number: int) -> float:
-        """Returns the scale of a value in int8."""
-        return max(self.largest[number], 2.0 ** -FRACTIONS[1]) / MOST_CODE
 
     def value(self, number: int) -> FrameValue:
         """Returns the value of a node in int16; of a node of integers as it is."""
@@ -126,13 +126,13 @@ class IntegerLowering(StepLowering):
 
     def in_codes(self, number: int) -> FrameValue:
         """Adds what rounds a value to int8; returns it."""
-        value, scale = self.value(number), self.scale_of_codes(number)
+        value, scale = self.value(number), scale_of_codes(self.largest[number])
         multiplier, shift = factor(2.0 ** -fraction(value) / scale, DIGITS)
 
         def rounded(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
             """Records a number divided by the scale of its code."""
             product = code.mul(wide(code, *operands), code.constant("int32", multiplier))
-            return code.record("convert", "int8", saturated(code, shifted(code, product, shift), MOST_CODE))
+            return narrowed(code, shifted(code, product, shift), "int8")
 
         encoded = self.drafts.pointwise(value.shape, "int8", [value], rounded)
         encoded.root.scale = scale
@@ -164,10 +164,14 @@ class IntegerLowering(StepLowering):
         return np.clip(codes, -LARGEST, LARGEST).astype(np.int16)
 
 
+def scale_of_codes(largest: float) -> float:
+    """Returns the scale in int8 of numbers up to a magnitude."""
+    return max(largest, 2.0 ** -FRACTIONS[1]) / MOST_CODE
+
+
 def fraction(value: FrameValue) -> int:
-    """Returns the digits behind the point of a value."""
-    assert value.root.scale is not None
-    return -round(log2(value.root.scale))
+    """Returns the digits behind the point of a value; 0 for bools and integers of the model."""
+    return 0 if value.root.scale is None else -round(log2(value.root.scale))
 
 
 def no_integers(node: Node, advice: str) -> str:

@@ -1,6 +1,7 @@
 """Frame programs in NumPy, operation by operation: the bits of all other writers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -13,12 +14,12 @@ from stepnet.compiler.targets.frame.program import (
     FrameProgram,
     GatherLoop,
     Instruction,
-    IntegerProductLoop,
     PointwiseLoop,
     ProductLoop,
     ReductionLoop,
     StridedView,
 )
+from stepnet.compiler.targets.frame.sparse import SparseProductLoop
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError
 
@@ -27,7 +28,7 @@ UNSIGNED = {"int32": np.uint32, "int64": np.uint64}
 OF_BITS = {"int32": np.int32, "int64": np.int64, "float32": np.float32, "float64": np.float64}
 
 
-def shift_right(x: Array, count: Array) -> Array:
+def unsigned_right_shift(x: Array, count: Array) -> Array:
     """Shifts integers to the right, and fills with zeros."""
     unsigned = UNSIGNED[x.dtype.name]
     return (x.view(unsigned) >> count.astype(unsigned)).view(x.dtype)
@@ -40,10 +41,16 @@ def divide(x: Array, y: Array) -> Array:
     return (x - np.fmod(x, y)) // y
 
 
+def multiply_high(x: Array, y: Array) -> Array:
+    """Multiplies integers of 32 bits, and returns the upper half of each product."""
+    return x.astype(np.int64) * y.astype(np.int64) >> 32
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
     "multiply": np.multiply,
+    "multiply_high": multiply_high,
     "divide": divide,
     "remainder": np.fmod,
     "negative": np.negative,
@@ -56,12 +63,14 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "less_equal": np.less_equal,
     "greater": np.greater,
     "greater_equal": np.greater_equal,
-    "bit_and": np.bitwise_and,
-    "bit_or": np.bitwise_or,
-    "bit_xor": np.bitwise_xor,
-    "shift_left": np.left_shift,
-    "shift_right": shift_right,
-    "shift_right_signed": np.right_shift,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "left_shift": np.left_shift,
+    "unsigned_right_shift": unsigned_right_shift,
+    "right_shift": np.right_shift,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
     "select": np.where,
 }
 """The NumPy function of each primitive that has operands of its own dtype."""
@@ -69,9 +78,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 @dataclass
 class FrameRun:
-    """A frame program with a state, which runs in NumPy.
+    """A frame program with a state for each of some sequences, which runs in NumPy.
 
-    program: the program. buffers: the elements of its buffers, by name.
+    program: the program. rows: the number of sequences, of which `step` runs the first one alone.
+    buffers: the elements of its buffers by name, [rows, size]; those of constants are [1, size].
 
     >>> from stepnet.compiler.targets.frame.program import FrameBuffer
     >>> x, y, h = (FrameBuffer(*each) for each in (("x", "float32", 2, "input"),
@@ -92,12 +102,17 @@ class FrameRun:
     """
 
     program: FrameProgram
+    rows: int = 1
 
     def __post_init__(self) -> None:
         """Allocates all buffers, and begins."""
-        self.buffers = {buffer.name: np.zeros(buffer.size, buffer.dtype) for buffer in self.program.buffers}
+        self.buffers = {
+            each.name: np.zeros((1 if each.kind == "constant" else self.rows, each.size), each.dtype)
+            for each in self.program.buffers
+        }
         for name, values in self.program.constants.items():
             self.buffers[name][:] = values.ravel()
+        self.count = self.rows
         self.reset()
 
     def reset(self) -> None:
@@ -107,16 +122,23 @@ class FrameRun:
             self.buffers[buffer.name][:] = 0 if begin is None else self.buffers[begin]
 
     def step(self, *inputs: Array) -> list[Array]:
-        """Runs one frame; returns the outputs, flat, in the order of the program's buffers.
+        """Runs one frame of one sequence; returns the outputs, flat, in the order of the program's buffers.
 
         Raises `IndexOutsideError` for an index outside of its table.
         """
+        return [each[0] for each in self.frames([np.asarray(given)[None] for given in inputs])]
+
+    def frames(self, inputs: Sequence[Array]) -> list[Array]:
+        """Runs one frame of the first sequences; returns the outputs [count, size], in the order of the
+        program's buffers. inputs: [count, features...]. Raises `IndexOutsideError` as `step` does.
+        """
         for buffer, given in zip(self.program.of("input"), inputs, strict=True):
-            self.buffers[buffer.name][:] = np.asarray(given).ravel()
+            self.count = len(given)
+            self.buffers[buffer.name][: self.count] = given.reshape(self.count, -1)
         with np.errstate(all="ignore"):
             for loop in self.program.loops:
                 self.run(loop)
-        return [self.buffers[buffer.name].copy() for buffer in self.program.of("output")]
+        return [self.buffers[buffer.name][: self.count].copy() for buffer in self.program.of("output")]
 
     def run(self, loop: FrameLoop) -> None:
         """Runs one loop."""
@@ -126,18 +148,21 @@ class FrameRun:
                 registers = self.instructions(loop.body, registers)
                 for view, register in loop.writes:
                     self.elements(view, loop.shape)[...] = registers[register]
-            case ProductLoop() | IntegerProductLoop():
+            case ProductLoop():
                 self.product(loop)
+            case SparseProductLoop():
+                self.sparse_product(loop)
             case ReductionLoop():
                 self.reduction(loop)
             case GatherLoop():
                 self.gather(loop)
 
     def elements(self, view: StridedView, shape: Sequence[int]) -> Array:
-        """Returns the elements of a view over a shape."""
+        """Returns the elements of a view over a shape, [count, shape...]."""
         array = self.buffers[view.buffer]
-        strides = [stride * array.itemsize for stride in view.strides]
-        return np.lib.stride_tricks.as_strided(array[view.offset :], shape, strides)
+        row = 0 if self.program.by_name[view.buffer].kind == "constant" else array.strides[0]
+        strides = [row, *(stride * array.itemsize for stride in view.strides)]
+        return np.lib.stride_tricks.as_strided(array[:, view.offset :], (self.count, *shape), strides)
 
     def instructions(self, body: Sequence[Instruction], registers: list[Any]) -> list[Any]:
         """Runs instructions; returns all registers. registers: the first ones."""
@@ -157,37 +182,54 @@ class FrameRun:
                 return operands[0].astype(instruction.dtype)
             case operation if (routine := self.program.routine.get(operation)) is not None:
                 return self.instructions(routine.body, operands)[routine.result]
+            case "element":
+                return self.buffers[str(instruction.value)][0][operands[0]]
             case operation:
                 return np.asarray(OPERATIONS[operation](*operands)).astype(instruction.dtype)
 
-    def product(self, loop: ProductLoop | IntegerProductLoop) -> None:
+    def product(self, loop: ProductLoop) -> None:
         """Runs a product: adds the products of all outputs, one input after the other."""
-        shape = loop.rows, loop.outputs
-        result, left = self.elements(loop.result, shape), self.elements(loop.left, (loop.rows, loop.inputs))
-        packed, left = self.buffers[loop.weights].astype(result.dtype), left.astype(result.dtype)
-        start = loop.start if isinstance(loop, ProductLoop) else None
-        sums = np.zeros(shape, result.dtype) if start is None else self.elements(start, shape).copy()
+        result, left, sums = self.given(loop)
+        packed = self.buffers[loop.weights][0].astype(result.dtype)
         for first in range(0, loop.outputs, BLOCK):
             width = min(BLOCK, loop.outputs - first)
             block = packed[first * loop.inputs : (first + width) * loop.inputs].reshape(loop.inputs, width)
             for k in range(loop.inputs):
-                sums[:, first : first + width] += left[:, k : k + 1] * block[k]
+                sums[..., first : first + width] += left[..., k : k + 1] * block[k]
         result[...] = sums
+
+    def sparse_product(self, loop: SparseProductLoop) -> None:
+        """Runs a product with blocks: adds the products of the columns of each, one row after the other."""
+        result, left, sums = self.given(loop)
+        blocks, width = self.buffers[loop.weights][0].astype(result.dtype), loop.width
+        places, at = iter(self.buffers[loop.places][0].tolist()), 0
+        for first in range(0, loop.outputs, width):
+            for k in islice(places, next(places)):
+                sums[..., first : first + width] += left[..., k : k + 1] * blocks[at : at + width]
+                at += width
+        result[...] = sums
+
+    def given(self, loop: ProductLoop | SparseProductLoop) -> tuple[Array, Array, Array]:
+        """Returns the view of a product's results, its vectors in their dtype, and what sums begin with."""
+        shape = loop.rows, loop.outputs
+        result, left = self.elements(loop.result, shape), self.elements(loop.left, (loop.rows, loop.inputs))
+        start = loop.start
+        sums = np.zeros(result.shape, result.dtype) if start is None else self.elements(start, shape).copy()
+        return result, left.astype(result.dtype), sums
 
     def reduction(self, loop: ReductionLoop) -> None:
         """Runs a reduction, one element after the other."""
         shape, count = loop.shape, prod(loop.inner)
-        values = self.elements(loop.read, (*shape, *loop.inner)).reshape(*shape, count)
-        written = (*shape, *loop.inner) if loop.is_prefix else shape
-        dtype = self.buffers[loop.write.buffer].dtype
-        self.elements(loop.write, written)[...] = REDUCTIONS[loop.how](values, dtype).reshape(written)
+        values = self.elements(loop.read, (*shape, *loop.inner)).reshape(self.count, *shape, count)
+        written = self.elements(loop.write, (*shape, *loop.inner) if loop.is_prefix else shape)
+        written[...] = REDUCTIONS[loop.how](values, written.dtype).reshape(written.shape)
 
     def gather(self, loop: GatherLoop) -> None:
         """Copies rows of a table; raises `IndexOutsideError` for an index outside of it."""
         index = self.elements(loop.index, loop.shape)
         if ((index < -loop.rows) | (index >= loop.rows)).any():
             raise IndexOutsideError(OUTSIDE, "")
-        table = self.buffers[loop.table].reshape(loop.rows, loop.width)
+        table = self.buffers[loop.table][0].reshape(loop.rows, loop.width)
         self.elements(loop.write, (*loop.shape, loop.width))[...] = table[index]
 
 

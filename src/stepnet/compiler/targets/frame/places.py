@@ -6,7 +6,8 @@ the arena as arrays of numbers.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,12 +23,10 @@ from stepnet.compiler.targets.frame.drafts import (
     values_of,
 )
 from stepnet.compiler.targets.frame.program import (
-    DTYPES,
     FrameBuffer,
     FrameLoop,
     FrameProgram,
     GatherLoop,
-    IntegerProductLoop,
     PointwiseLoop,
     ProductLoop,
     ReductionLoop,
@@ -35,6 +34,8 @@ from stepnet.compiler.targets.frame.program import (
     StridedView,
     packed_weights,
 )
+from stepnet.compiler.targets.frame.routines import DTYPES
+from stepnet.compiler.targets.frame.sparse import SparseProductLoop, sparse_matrix
 from stepnet.compiler.values.c_names import c_name
 
 Array = np.ndarray
@@ -53,8 +54,9 @@ def placed(
     """
     read = {value.root for loop in drafts.loops for value, wrote in values_of(loop) if not wrote}
     loops = [without_unread(loop, read) for loop in drafts.loops]
-    names = FrameNames(ends)
-    constants = dict[str, Array]()
+    tables = {name: numbers for routine in routines for name, numbers in routine.tables.items()}
+    names = FrameNames(ends, tables)
+    constants = {name: np.array(numbers, np.int32) for name, numbers in tables.items()}
     finished = [finished_loop(loop, names, constants) for loop in loops if not is_empty(loop)]
     begun = dict[str, str]()
     for root, array in begins.items():
@@ -82,7 +84,7 @@ def placed(
 
 
 RESERVED = re.compile(
-    r"([irst]\d+|k_.*|.*_[fi](32|64)(_.*)?|frame|frames|context|status|at|total|best|place|row|v|bits_.*|MODEL)$"
+    r"([irstu]\d+|k_.*|.*_[fi](32|64)(_.*)?|frame|frames|context|status|at|total|best|place|row|v|bits_.*|MODEL)$"
 )
 """The names that writers use for their own."""
 
@@ -95,11 +97,11 @@ class FrameNames:
     ['a_t0', 'left_h', 'left_h_2']
     """
 
-    def __init__(self, ends: Sequence[Root]) -> None:
-        """Begins with the names of inputs, memories and outputs."""
+    def __init__(self, ends: Sequence[Root], reserved: Iterable[str] = ()) -> None:
+        """Begins with the names of inputs, memories and outputs. reserved: names that others have."""
         self.of = dict[Root, str]()
-        self.tables = dict[tuple[str, bytes], str]()
-        self.taken = set[str]()
+        self.tables = dict[tuple[str, bytes, tuple[int, ...]], str]()
+        self.taken = {*reserved}
         for root in ends:
             name = c_name(root.name, set())
             self.of[root] = c_name(f"a_{name}" if RESERVED.match(name) else name, self.taken)
@@ -112,7 +114,7 @@ class FrameNames:
 
     def constant(self, root: Root, array: Array) -> tuple[str, bool]:
         """Returns the name of an array of constants, and whether it is new; equal ones have one name."""
-        key = array.dtype.str, array.tobytes()
+        key = array.dtype.str, array.tobytes(), array.shape if array.dtype == np.int8 else ()
         is_new = key not in self.tables
         if is_new:
             self.tables[key] = c_name(f"k_{c_name(root.name, set())}", self.taken)
@@ -154,11 +156,11 @@ def finished_loop(loop: Draft, names: FrameNames, constants: dict[str, Array]) -
 
     def view(value: FrameValue) -> StridedView:
         """Returns the view of a value, whose constant is added."""
-        name = constant(value.root, value.root.array) if value.root.array is not None else None
+        name = constant(value.root, value.root.array.ravel()) if value.root.array is not None else None
         return StridedView(name or names.name(value.root), value.offset, value.strides)
 
     def constant(root: Root, array: Array) -> str:
-        """Adds a constant; returns its name."""
+        """Adds a constant; returns its name. An int8 array of two axes has an order of its own."""
         stored = np.ascontiguousarray(array).astype(STORED.get(root.dtype, array.dtype))
         name, _ = names.constant(root, stored)
         constants[name] = stored.ravel()
@@ -170,11 +172,14 @@ def finished_loop(loop: Draft, names: FrameNames, constants: dict[str, Array]) -
         case ProductDraft():
             array = loop.weights.array
             assert array is not None
-            weights = constant(loop.weights, packed_weights(array))
             start = None if loop.start is None else view(loop.start)
             left, result = view(loop.left), view(loop.result)
-            if loop.weights.dtype == "int8":
-                return IntegerProductLoop(*loop.sizes, left, weights, result, loop.about)
+            if (sparse := sparse_matrix(array)) is not None:
+                weights = constant(loop.weights, sparse.weights)
+                places = constant(replace(loop.weights, name=f"{loop.weights.name}_places"), sparse.places)
+                sizes, about = (sparse.width, sparse.blocks, *loop.sizes), f"{loop.about}, {sparse.about}"
+                return SparseProductLoop(*sizes, left, weights, places, start, result, about)
+            weights = constant(loop.weights, packed_weights(array).reshape(array.shape))
             return ProductLoop(*loop.sizes, left, weights, start, result, loop.about)
         case ReductionDraft():
             read, write = view(loop.read), view(loop.write)
@@ -182,7 +187,7 @@ def finished_loop(loop: Draft, names: FrameNames, constants: dict[str, Array]) -
         case GatherDraft():
             array = loop.table.array
             assert array is not None
-            table, width = constant(loop.table, array), array.size // loop.rows
+            table, width = constant(loop.table, array.ravel()), array.size // loop.rows
             index, write = view(loop.index), view(loop.write)
             return GatherLoop(loop.index.shape, loop.rows, width, table, index, write, loop.about)
 

@@ -3,8 +3,8 @@
 A program has buffers of fixed sizes and a list of loops over them, which run in order, once per frame:
 
     PointwiseLoop   any number of elementwise operations in one loop, and copies
-    ProductLoop     the product of vectors with a matrix of weights
-    IntegerProductLoop   the same of integers, with sums of int32
+    ProductLoop     the product of vectors with a matrix of weights, of floats or of integers
+    SparseProductLoop   the same of a matrix with blocks of zeros (`sparse.py`)
     ReductionLoop   sums, maxima and indices of maxima, and prefix sums
     GatherLoop      rows of a table, by integer indices: the only loop that can fail
 
@@ -14,7 +14,7 @@ for each primitive and a form for each loop. Products and sums round each multip
 on its own, in the order of the loop, so that all writers give the same bits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -22,92 +22,20 @@ from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
+from stepnet.compiler.targets.frame.arrays import FrameBuffer, StridedView, comment
 from stepnet.compiler.targets.frame.routines import (
-    DTYPES,
     Instruction,
     Routine,
     body_lines,
     check_instructions,
 )
+from stepnet.compiler.targets.frame.sparse import SparseProductLoop
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
 Array = np.ndarray
-KINDS = ("constant", "memory", "input", "output", "scratch")
 BLOCK = 8
 """The number of outputs of a product that are computed together, and whose weights lie together."""
-
-
-@dataclass(frozen=True)
-class FrameBuffer:
-    """An array of a frame program.
-
-    name: its name, which is an identifier in C. dtype, size: its dtype and its number of elements.
-    kind: "constant", "memory" (kept from frame to frame), "input", "output", or "scratch" (within a frame).
-    offset: its place in bytes in the arena for scratch, and in the state for memories; else 0.
-    title: the name that the model has for it.
-    scale: what its integers are multiplied by to be numbers of the model; None for numbers as they are.
-    """
-
-    name: str
-    dtype: str
-    size: int
-    kind: str
-    offset: int = 0
-    title: str = ""
-    scale: float | None = None
-
-    def __post_init__(self) -> None:
-        """Raises `NetError` for another dtype or kind, and for a name that is no identifier."""
-        if self.dtype not in DTYPES or self.kind not in KINDS or self.size < 1:
-            raise NetError(f"{self.name}: no buffer has {self.size} elements of {self.dtype} as {self.kind}")
-        if not self.name.isidentifier():
-            raise NetError(f"a buffer has the name of an identifier, not {self.name!r}")
-
-    def __str__(self) -> str:
-        """Writes the buffer as text, such as `memory h float32[4] at 0`."""
-        place = f" at {self.offset}" if self.kind in ("memory", "scratch") else ""
-        return f"{self.kind} {self.name} {self.dtype}[{self.size}]{place}"
-
-    @property
-    def itemsize(self) -> int:
-        """The bytes of one element."""
-        return np.dtype(self.dtype).itemsize
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the buffer."""
-        return self.size * self.itemsize
-
-
-@dataclass(frozen=True)
-class StridedView:
-    """Elements of a buffer that a loop reads or writes: the one at `offset` plus the sum of index times
-    stride over the axes of the loop.
-
-    buffer: the buffer's name. offset: in elements. strides: in elements, one per axis of the loop, which may
-    be 0 and negative.
-    """
-
-    buffer: str
-    offset: int
-    strides: tuple[int, ...]
-
-    def __str__(self) -> str:
-        """Writes the view as text, such as `gates[4 + i + 12 j]`, with the last axis first."""
-        terms = [str(self.offset)] if self.offset or not any(self.strides) else []
-        for stride, letter in zip(reversed(self.strides), "ijklmnpq", strict=False):
-            if stride:
-                terms.append(letter if stride == 1 else f"{stride} {letter}")
-        return f"{self.buffer}[{' + '.join(terms)}]"
-
-    def bounds(self, shape: Sequence[int]) -> tuple[int, int]:
-        """Returns the first and the last element that a loop of a shape reads or writes."""
-        ends = [(size - 1) * stride for size, stride in zip(shape, self.strides, strict=True)]
-        return (
-            self.offset + sum(min(end, 0) for end in ends),
-            self.offset + sum(max(end, 0) for end in ends),
-        )
 
 
 @dataclass(frozen=True)
@@ -149,7 +77,8 @@ class ProductLoop:
 
         result[m, n] = (start[m, n] or 0) + left[m, 0] W[0, n] + left[m, 1] W[1, n] + ...
 
-    added from left to right, each product and each sum rounded.
+    added from left to right, each product and each sum rounded. Vectors of int8 or int16 are multiplied by
+    weights of int8; the sums are int32, and exact, as the numbers of a sum are so few that it fits.
 
     rows, inputs, outputs: the numbers of vectors, of elements of each, and of columns of W.
     left: the vectors, a view over (rows, inputs). start: a view over (rows, outputs), or None for zeros. The
@@ -200,42 +129,6 @@ class ProductLoop:
         block, column = divmod(n, BLOCK)
         width = min(BLOCK, self.outputs - block * BLOCK)
         return block * BLOCK * self.inputs + k * width + column
-
-
-@dataclass(frozen=True)
-class IntegerProductLoop:
-    """Products of vectors of int8 or int16 with one matrix of int8; the sums are int32, and exact:
-
-        result[m, n] = left[m, 0] W[0, n] + left[m, 1] W[1, n] + ...
-
-    rows, inputs, outputs, left, weights, result, about: as of a `ProductLoop`; the weights lie in the same
-    order. The numbers of a sum are so few that it fits.
-    """
-
-    rows: int
-    inputs: int
-    outputs: int
-    left: StridedView
-    weights: str
-    result: StridedView
-    about: str = ""
-
-    def __str__(self) -> str:
-        """Writes the product as text, in one line."""
-        size = f"{self.rows} x {self.inputs} x {self.outputs}"
-        return f"{self.result} = {self.left} @ {self.weights} ({size}, integers){comment(self.about)}"
-
-    @property
-    def multiplies(self) -> int:
-        """The number of multiplications, each of which is followed by an addition."""
-        return self.rows * self.inputs * self.outputs
-
-    @property
-    def views(self) -> Iterator[tuple[StridedView, tuple[int, ...], bool]]:
-        """Yields each view with the shape over which it is used, and whether it is written."""
-        yield self.left, (self.rows, self.inputs), False
-        yield StridedView(self.weights, 0, (1,)), (self.inputs * self.outputs,), False
-        yield self.result, (self.rows, self.outputs), True
 
 
 @dataclass(frozen=True)
@@ -309,7 +202,7 @@ class GatherLoop:
         yield self.write, (*self.shape, self.width), True
 
 
-FrameLoop = PointwiseLoop | ProductLoop | IntegerProductLoop | ReductionLoop | GatherLoop
+FrameLoop = PointwiseLoop | ProductLoop | SparseProductLoop | ReductionLoop | GatherLoop
 
 
 @dataclass(frozen=True)
@@ -397,6 +290,9 @@ def check_program(program: FrameProgram) -> None:
         values = program.constants.get(buffer.name)
         if values is None or values.size != buffer.size:
             raise NetError(f"the program lacks the {buffer.size} numbers of its constant {buffer.name}")
+    tables = [name for routine in program.routines for name in routine.tables]
+    if (table := next((name for name in tables if name not in program.constants), None)) is not None:
+        raise NetError(f"the program lacks the table {table} of a routine")
     for kind in ("memory", "scratch"):
         if any(buffer.offset % buffer.itemsize for buffer in program.of(kind)):
             raise NetError(f"a {kind} buffer is not aligned")
@@ -428,11 +324,6 @@ def check_loop(program: FrameProgram, loop: FrameLoop) -> None:
         dtypes = [program.by_name[view.buffer].dtype for view in loop.reads]
         results = [register for _, register in loop.writes]
         check_instructions(loop.about, dtypes, loop.body, results, program.routine)
-
-
-def comment(about: str) -> str:
-    """Returns what a loop computes as the end of its line of text."""
-    return f"  # {about}" if about else ""
 
 
 def packed_weights(matrix: Array) -> Array:

@@ -1,6 +1,7 @@
 """The largest magnitudes of the values of a step, from samples: what static scales are made of."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,14 @@ from stepnet.compiler.net.interpret import within
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.targets.calibration import FrameSamples
-from stepnet.compiler.targets.frame.step import KEEPING, ModelStep
+from stepnet.compiler.targets.frame.step import KEEPING, FrameRanges, ModelStep
 
 Array = np.ndarray
 
 
-def measured(step: ModelStep, given: FrameSamples) -> list[float]:
-    """Returns the largest magnitude of each value of a step's net, by number: runs the samples in the dtypes
-    of the model, all sequences of a sample side by side.
+def calibrated(step: ModelStep, given: FrameSamples) -> ModelStep:
+    """Returns a step with the largest magnitude of each value of its net: runs the samples in the dtypes of
+    the model, all sequences of a sample side by side.
     """
     largest = [0.0] * len(step.net.nodes)
     known = dict(step.constants)
@@ -26,7 +27,7 @@ def measured(step: ModelStep, given: FrameSamples) -> list[float]:
                 known[number] = within(node, [known[operand] for operand in node.inputs])
         for inputs, lengths in zip(given.samples, given.lengths, strict=True):
             measure(step, known, inputs, lengths, largest)
-    return largest
+    return replace(step, ranges=FrameRanges(given.activations, tuple(largest)))
 
 
 def is_constant(node: Node) -> bool:

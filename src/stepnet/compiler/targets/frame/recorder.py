@@ -5,8 +5,7 @@ methods, and notes the primitives instead: so exp, tanh and the others have the 
 is no fused multiply-add, on which platforms would differ.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -14,10 +13,8 @@ from llvmlite import ir
 
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.targets.cpu.writing.code import REGISTER_TYPES
-from stepnet.compiler.targets.cpu.writing.elementary import ELEMENTARY
 from stepnet.compiler.targets.cpu.writing.maths import precision_of
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
-from stepnet.compiler.targets.cpu.writing.powers import power
 from stepnet.compiler.targets.frame.program import Instruction, Routine
 from stepnet.compiler.values.records import dataclass
 
@@ -30,14 +27,13 @@ COMPARISONS = {
     ">": "greater",
     ">=": "greater_equal",
 }
+FMOD = "fmod_f32"
+"""The routine of remainders."""
 WITHOUT_FORM = {
-    "sin": "compute it outside of the model, and make it an input",
-    "cos": "compute it outside of the model, and make it an input",
-    "tan": "compute it outside of the model, and make it an input",
-    "remainder": "write it as x - floor(x / y) * y",
-    "floor_divide": "write it as floor(x / y)",
+    "remainder": "cast it to float32, or write it as x - floor(x / y) * y",
+    "floor_divide": "cast it to float32, or write it as floor(x / y)",
 }
-"""Operations on floats that need a loop or the C library, and what to do instead."""
+"""Operations on float64 that would need the C library, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +80,26 @@ class Recorder:
             self.known[key] = FrameRegister(self.first + len(self.body) - 1, dtype)
         return self.known[key]
 
+    def routine(
+        self, name: str, result: FrameRegister, tables: Mapping[str, tuple[int, ...]] | None = None
+    ) -> Routine:
+        """Returns a routine of the instructions that its result needs. Its parameters, ahead of them, have
+        the dtype of the result. tables: the constants that it reads.
+        """
+        needed = {result.number}
+        for place in range(self.first + len(self.body) - 1, self.first - 1, -1):
+            if place in needed:
+                needed.update(self.body[place - self.first].operands)
+        numbers, body = {place: place for place in range(self.first)}, list[Instruction]()
+        for place, each in enumerate(self.body, self.first):
+            if place in needed:
+                numbers[place] = self.first + len(body)
+                operands = tuple(numbers[operand] for operand in each.operands)
+                body.append(Instruction(each.operation, operands, each.dtype, each.value))
+        return Routine(
+            name, (result.dtype,) * self.first, tuple(body), numbers[result.number], dict(tables or {})
+        )
+
     def constant(self, dtype: str, value: Any) -> FrameRegister:
         """Records a constant, rounded to its dtype."""
         return self.record("constant", dtype, value=np.array(value).astype(dtype).item())
@@ -91,6 +107,10 @@ class Recorder:
     def splat(self, type_: ir.Type, value: float) -> FrameRegister:
         """Records a constant of an LLVM type."""
         return self.constant(DTYPE_OF[str(type_)], value)
+
+    def element(self, table: str, index: FrameRegister) -> FrameRegister:
+        """Records an element of a table of int32."""
+        return self.record("element", "int32", index, value=table)
 
     # ---- numbers of the operands' dtype
 
@@ -122,29 +142,41 @@ class Recorder:
         """Records a * b + c, rounded twice."""
         return self.fadd(self.fmul(a, b), c)
 
+    def high_product(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
+        """Records a b / 2^32 of integers of 32 bits, rounded down."""
+        return self.record("multiply_high", "int32", a, b)
+
+    def minimum(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
+        """Records the smaller of two integers."""
+        return self.record("minimum", a.dtype, a, b)
+
+    def maximum(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
+        """Records the larger of two integers."""
+        return self.record("maximum", a.dtype, a, b)
+
     add, sub, mul, sdiv, neg = fadd, fsub, fmul, fdiv, fneg
 
     # ---- bits
 
     def and_(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
         """Records the bits that both have."""
-        return self.record("bit_and", a.dtype, a, b)
+        return self.record("bitwise_and", a.dtype, a, b)
 
     def or_(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
         """Records the bits that one of both has."""
-        return self.record("bit_or", a.dtype, a, b)
+        return self.record("bitwise_or", a.dtype, a, b)
 
     def xor(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
         """Records the bits in which both differ."""
-        return self.record("bit_xor", a.dtype, a, b)
+        return self.record("bitwise_xor", a.dtype, a, b)
 
     def shl(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
         """Records a shift to the left."""
-        return self.record("shift_left", a.dtype, a, b)
+        return self.record("left_shift", a.dtype, a, b)
 
     def lshr(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
         """Records a shift to the right that fills with zeros."""
-        return self.record("shift_right", a.dtype, a, b)
+        return self.record("unsigned_right_shift", a.dtype, a, b)
 
     # ---- comparisons
 
@@ -175,6 +207,11 @@ class Recorder:
     def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[FrameRegister]) -> FrameRegister:
         """Records one of LLVM's functions of numbers."""
         return INTRINSICS[name](self, *arguments)
+
+    def function_call(self, name: str, result: ir.Type, arguments: Sequence[FrameRegister]) -> FrameRegister:
+        """Records a call of C's `fmodf`, as that of a routine."""
+        assert name == "fmodf"
+        return self.record(FMOD, "float32", *arguments)
 
 
 def absolute(code: Recorder, x: FrameRegister) -> FrameRegister:
@@ -238,10 +275,9 @@ INTRINSICS: dict[str, Callable[..., FrameRegister]] = {
 }
 
 
-def without_form(operation: str, dtypes: Sequence[str]) -> str | None:
-    """Returns what to do instead of an operation on operands of some dtypes; None if it has a form here."""
-    is_float = any(dtype.startswith("float") for dtype in dtypes)
-    return WITHOUT_FORM.get(operation) if is_float else None
+def without_form(operation: str, dtype: str) -> str | None:
+    """Returns what to do instead of an operation with a result of a dtype; None if it has a form here."""
+    return WITHOUT_FORM.get(operation) if dtype == "float64" else None
 
 
 def operation_result(code: Recorder, node: Node, operands: Sequence[FrameRegister]) -> FrameRegister:
@@ -249,20 +285,3 @@ def operation_result(code: Recorder, node: Node, operands: Sequence[FrameRegiste
     result.
     """
     return cast("Any", pointwise)(code, node, operands, [each.dtype for each in operands])
-
-
-@cache
-def routine_of(operation: str, dtype: str, exponent: float | None = None) -> Routine:
-    """Returns the routine of an elementary function, or of a power with a constant exponent.
-
-    >>> routine_of("sigmoid", "float32").name, len(routine_of("sigmoid", "float32").body)
-    ('sigmoid_f32', 43)
-    """
-    code, x = Recorder(1), FrameRegister(0, dtype)
-    name = f"{operation}_{dtype[0]}{dtype[-2:]}"
-    if exponent is None:
-        result = cast("Any", ELEMENTARY[operation])(code, x)
-    else:
-        result = cast("Any", power)(code, x, exponent)
-        name += "_" + f"{exponent:g}".replace("-", "minus_").replace(".", "_").replace("+", "")
-    return Routine(name, (dtype,), tuple(code.body), result.number)

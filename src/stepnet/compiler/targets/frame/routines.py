@@ -4,6 +4,7 @@ Few primitives are enough for all elementwise operations, so that a writer needs
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from types import MappingProxyType
 
 from stepnet.compiler.values.records import dataclass
@@ -22,6 +23,10 @@ PRIMITIVES: Mapping[str, int] = MappingProxyType(
         "divide": 2,
         "remainder": 2,
         "negative": 1,
+        "multiply_high": 2,  # int32: the upper 32 bits of the product
+        "minimum": 2,  # integers, as is
+        "maximum": 2,
+        "element": 1,  # of the constant `value`, by its index
         # floats only
         "absolute": 1,
         "copysign": 2,
@@ -34,13 +39,13 @@ PRIMITIVES: Mapping[str, int] = MappingProxyType(
         "greater": 2,
         "greater_equal": 2,
         # integers and bool
-        "bit_and": 2,
-        "bit_or": 2,
-        "bit_xor": 2,
-        # integers: the second operand is from 0 to bits - 1; `shift_right` fills with zeros
-        "shift_left": 2,
-        "shift_right": 2,
-        "shift_right_signed": 2,  # fills with the sign
+        "bitwise_and": 2,
+        "bitwise_or": 2,
+        "bitwise_xor": 2,
+        # integers: the second operand is from 0 to bits - 1; `unsigned_right_shift` fills with zeros
+        "left_shift": 2,
+        "unsigned_right_shift": 2,
+        "right_shift": 2,  # fills with the sign
         "select": 3,  # condition (bool), value if true, value if false: both are computed
         "bits": 1,  # the bits of a float as an integer of the same size, and back
         "convert": 1,  # to another dtype: floats that fit are truncated, integers modulo 2^bits
@@ -54,18 +59,18 @@ class Instruction:
     """One operation on registers, each of which is written once.
 
     operation: one of `PRIMITIVES`, or the name of a routine of the program. operands: the registers that it
-    reads. dtype: that of its result. value: the number of a `constant`.
+    reads. dtype: that of its result. value: the number of a `constant`; the name of what an `element` is of.
     """
 
     operation: str
     operands: tuple[int, ...]
     dtype: str
-    value: float | int | bool | None = None
+    value: float | int | bool | str | None = None
 
     def __str__(self) -> str:
         """Writes the instruction as text, such as `add %0 %1 : float32`."""
         read = "".join(f" %{operand}" for operand in self.operands)
-        value = f" {self.value!r}" if self.operation == "constant" else ""
+        value = f" {self.value!r}" if self.value is not None else ""
         return f"{self.operation}{read}{value} : {self.dtype}"
 
 
@@ -73,7 +78,8 @@ class Instruction:
 class Routine:
     """A function of numbers, without branches: the parameters are its first registers.
 
-    parameters: their dtypes. result: the register that is returned.
+    parameters: their dtypes. result: the register that is returned. tables: the numbers of int32 that
+    `element` instructions read, by their names in the program.
 
     >>> print(Routine("twice", ("float32",), (Instruction("add", (0, 0), "float32"),), 1))
     routine twice(%0: float32)
@@ -85,6 +91,7 @@ class Routine:
     parameters: tuple[str, ...]
     body: tuple[Instruction, ...]
     result: int
+    tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     def __post_init__(self) -> None:
         """Raises `NetError` for instructions other than primitives, and for registers not yet written."""

@@ -1,6 +1,7 @@
 """The sizes of a frame program: RAM, flash and multiply-adds, as a whole and for each part."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from stepnet.compiler.targets.frame.program import FrameBuffer, FrameLoop, FrameProgram
 from stepnet.compiler.values.records import dataclass
@@ -28,6 +29,21 @@ class PartSizes:
         return cls(loop.about or "copies", loop.multiplies, size)
 
 
+class CodeSizes(NamedTuple):
+    """Sizes of machine code; None where they depend on what makes or runs the code.
+
+    code_bytes: those in flash besides the constants. stack_bytes: the most that a call takes of the stack,
+    without functions of the compiler's library.
+    """
+
+    code_bytes: int | None = None
+    stack_bytes: int | None = None
+
+
+UNKNOWN = CodeSizes()
+"""The sizes of code that another compiler makes."""
+
+
 @dataclass(frozen=True)
 class FrameSizes:
     """Sizes of a frame program.
@@ -35,7 +51,7 @@ class FrameSizes:
     ram_bytes: those of a context: the memories, the arena and a few more. memory_bytes, arena_bytes: those of
     the memories, and of the room for a frame. constant_bytes: those of weights and tables in flash, besides
     the code. saved_bytes: those of a saved state. multiply_adds: those of a frame. parts: what each part
-    takes, in order.
+    takes, in order. code_bytes, stack_bytes: as of `CodeSizes`.
     """
 
     ram_bytes: int
@@ -45,18 +61,30 @@ class FrameSizes:
     saved_bytes: int
     multiply_adds: int
     parts: tuple[PartSizes, ...]
+    code_bytes: int | None = None
+    stack_bytes: int | None = None
 
     @classmethod
-    def of(cls, program: FrameProgram, ram_bytes: int, saved_bytes: int) -> "FrameSizes":
-        """Returns what a program takes. ram_bytes, saved_bytes: those of a context and of a saved state."""
+    def of(
+        cls,
+        program: FrameProgram,
+        ram_bytes: int,
+        constant_bytes: int,
+        saved_bytes: int,
+        code: CodeSizes = UNKNOWN,
+    ) -> "FrameSizes":
+        """Returns what a program takes. ram_bytes, constant_bytes, saved_bytes: those of a context, of the
+        constants as they lie for a processor, and of a saved state. code: the sizes of its machine code.
+        """
         return cls(
             ram_bytes,
             sum(buffer.bytes for buffer in program.of("memory")),
             program.arena_bytes,
-            program.constant_bytes,
+            constant_bytes,
             saved_bytes,
             program.multiplies,
             tuple(PartSizes.of(program, loop) for loop in program.loops),
+            *code,
         )
 
 
@@ -71,10 +99,16 @@ def check_fits(program: FrameProgram, sizes: FrameSizes, ram: int | None, flash:
             f"{sizes.arena_bytes} for the arrays of a frame ({largest(program.of('scratch'))}), which share "
             "memory: make layers smaller, or windows of convolutions shorter"
         )
-    if flash is not None and sizes.constant_bytes > flash:
+    code = sizes.code_bytes
+    if flash is not None and sizes.constant_bytes + (code or 0) > flash:
+        what = (
+            "for constants alone"
+            if code is None
+            else f"({sizes.constant_bytes} of constants, {code} of code)"
+        )
         raise RefusedError(
-            f"the model needs {sizes.constant_bytes} bytes of flash for constants, and there are {flash}: "
-            f"{largest(program.of('constant'))}: make layers smaller"
+            f"the model needs {sizes.constant_bytes + (code or 0)} bytes of flash {what}, and there are "
+            f"{flash}: {largest(program.of('constant'))}: make layers smaller, or quantize"
         )
 
 

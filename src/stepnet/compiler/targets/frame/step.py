@@ -1,12 +1,14 @@
 """One step of a model as a frame program is made of it: a net, and what its inputs and results are."""
 
 from collections.abc import Mapping
+from math import isfinite
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.targets.calibration import FrameSamples
+from stepnet.compiler.targets.calibration import ACTIVATIONS
 from stepnet.compiler.values.records import dataclass
+from stepnet.errors import NetError
 
 Array = np.ndarray
 KEEPING = ("detach", "expand")
@@ -38,11 +40,30 @@ class StepEnd:
 
 
 @dataclass(frozen=True)
+class FrameRanges:
+    """Largest magnitudes of the values of a step, of which its scales in integers are made.
+
+    activations: "int8" or "int16", the dtype of inputs and of the left sides of products. largest: for each
+    value of the step's net, by its number, the largest magnitude in the samples; 0 for values without floats.
+    """
+
+    activations: str
+    largest: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Raises `NetError` for another dtype, and for magnitudes that are no numbers from 0 on."""
+        if self.activations not in ACTIVATIONS:
+            raise NetError(f"activations are {' or '.join(ACTIVATIONS)}, not {self.activations!r}")
+        if not all(isfinite(each) and each >= 0 for each in self.largest):
+            raise NetError("a largest magnitude of a step is no finite number from 0 on")
+
+
+@dataclass(frozen=True)
 class ModelStep:
     """One step of a model: what a frame program is made of.
 
     net: with a value per row for inputs, memories and results. constants: the parameters, by their numbers.
-    samples: those that the scales of integers come from; None for a step in the dtypes of the net.
+    ranges: those that the scales of integers come from; None for a step in the dtypes of the net.
     """
 
     net: Net
@@ -50,4 +71,4 @@ class ModelStep:
     memories: tuple[StepMemory, ...]
     outputs: tuple[StepEnd, ...]
     constants: Mapping[int, Array]
-    samples: FrameSamples | None = None
+    ranges: FrameRanges | None = None

@@ -172,9 +172,8 @@ def supported_processors() -> tuple[Processor, ...]:
     if not store.is_used() or (identity := processor_identity()) is None:
         return run_in_thread(processors_by_llvm)
     key = digest(identity, llvmlite.__version__)
-    data = store.get("targets", key)
-    if data is not None:
-        return PROCESSORS.unpacked(data)
+    if (stored := store.value("targets", key, PROCESSORS)) is not None:
+        return stored
     available = run_in_thread(processors_by_llvm)
     store.put("targets", key, PROCESSORS.packed(available))
     return available

@@ -47,8 +47,7 @@ def read(kind: str, form: Serializer, key: tuple[Any, ...]) -> Any:
     code generator.
     """
     name = name_of(kind, key)
-    data = None if name is None else store.get(kind, name)
-    return None if data is None else form.unpacked(data)
+    return None if name is None else store.value(kind, name, form)
 
 
 def keep(kind: str, form: Serializer, key: tuple[Any, ...], value: Any) -> None:

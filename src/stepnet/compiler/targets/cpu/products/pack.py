@@ -122,14 +122,11 @@ class Packings:
         self.arguments[edges[:-1], ARGUMENT_INDEX["count"]] = np.diff(edges)
         self.work = ParallelCalls(run, self.arguments, edges[:-1])
 
-    def __call__(self, addresses: Sequence[int]) -> None:
-        """Packs the matrices, which are views of parameters, into the order in which products read them.
-        addresses: for each parameter, the address where it begins.
-        """
+    def point(self, addresses: Sequence[int]) -> None:
+        """Sets where the parameters begin, of which the matrices that `work` packs are views."""
         self.arguments[:, ARGUMENT_INDEX["source"]] = (
             np.array(addresses, np.int64)[self.parameters] + self.offsets
         )
-        self.work()
 
 
 def word_count(inner: int, weights: str | None) -> int:

@@ -4,11 +4,13 @@
 
 In training, the parameters change at every step and nothing else does. Most constants are views of
 parameters, which are packed from where they lie. So it is determined once which constants are views, and of
-which parameter. A refill recomputes the few other constants, and packs.
+which parameter. A refill recomputes the few other constants, and packs. The views are kept as long as
+parameters lie where they lay.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,13 +38,12 @@ class ParameterView(NamedTuple):
     dtype: np.dtype
     strides: tuple[int, ...]
 
-    def of(self, parameters: Sequence[Array]) -> Array:
-        """Returns the array that this object describes: a view, such as a transpose, of one of the given
-        parameters, which have the shapes of those that it was made for.
+    def of(self, buffers: Sequence[Any]) -> Array:
+        """Returns the array that this object describes: a view, such as a transpose, of the buffer of one of
+        the parameters, which have the shapes of those that it was made for.
         """
         # NumPy checks that the view stays inside the buffer of the parameter.
-        buffer = parameters[self.parameter]
-        return np.ndarray(self.shape, self.dtype, buffer, self.offset, self.strides)
+        return np.ndarray(self.shape, self.dtype, buffers[self.parameter], self.offset, self.strides)
 
     @classmethod
     def of_array(cls, array: Array, parameters: Sequence[Array]) -> "ParameterView | None":
@@ -115,6 +116,9 @@ class Refill:
             Packings([packing for packing, _ in pairs], [(view.parameter, view.offset) for _, view in pairs])
             for pairs in in_views.values()
         ]
+        self.addresses: list[int] = []
+        self.buffers: list[Any] = []
+        self.known: dict[Key, Array] = {}
 
     def key(self, inside: bool, number: int) -> Key:
         """Returns the key of a constant in the tables of views and fixed values: whether it belongs to the
@@ -127,18 +131,33 @@ class Refill:
         """Packs new parameters into the memory of a kernel (compiled code), in place of those before; returns
         the constants of the nodes in `wanted`, by node.
         """
-        known: dict[Key, Array] = {}
         addresses = [pointer(array) for array in parameters]
+        if addresses != self.addresses:
+            self.point(addresses, parameters)
+        known = self.known.copy()
         with np.errstate(all="ignore"):
             for pack in self.together:
-                pack(addresses)
+                pack.work()
             for packing, key in self.packings:
-                packing(pointer(self.value(key, parameters, known)))
+                packing(pointer(self.value(key, known)))
             for fill, keys in self.others:
-                fill([self.value(key, parameters, known) for key in keys])
-            return {n: self.value((False, n), parameters, known) for n in self.wanted}
+                fill([self.value(key, known) for key in keys])
+            return {n: self.value((False, n), known) for n in self.wanted}
 
-    def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
+    def point(self, addresses: list[int], parameters: Sequence[Array]) -> None:
+        """Sets where the parameters lie. Their views do not keep the memory: a later call reads them only if
+        it has parameters at the same addresses.
+        """
+        self.addresses = addresses
+        self.buffers = [
+            (ctypes.c_char * array.nbytes).from_address(address)
+            for address, array in zip(addresses, parameters, strict=True)
+        ]
+        self.known = {key: view.of(self.buffers) for key, view in self.views.items() if view is not None}
+        for pack in self.together:
+            pack.point(addresses)
+
+    def value(self, key: Key, known: dict[Key, Array]) -> Array:
         """Returns the value of a constant for these parameters: a value that depends on no parameter, a view
         of a parameter, or a value computed now. It is used to replace the parameters of a kernel (compiled
         code).
@@ -149,11 +168,7 @@ class Refill:
         if key in self.fixed:
             return self.fixed[key]
         if key not in known:
-            view = self.views[key]
-            if view is not None:
-                known[key] = view.of(parameters)
-            else:
-                node = self.plan.net.nodes[key[1]]
-                operands = [self.value((False, operand), parameters, known) for operand in node.inputs]
-                known[key] = np.asarray(within(node, operands))
+            node = self.plan.net.nodes[key[1]]
+            operands = [self.value((False, operand), known) for operand in node.inputs]
+            known[key] = np.asarray(within(node, operands))
         return known[key]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.plan.load import most_block_steps
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan, Layout
 from stepnet.compiler.targets.cpu.machine.call_words import (
@@ -28,8 +29,6 @@ FAR_BYTES = 8 * 2**20
 # If sequences may end early, lanes take new ones between blocks. Then a block has at most ENDING_STEPS steps,
 # and several steps only if it has at most ENDING_ROWS rows.
 ENDING_STEPS, ENDING_ROWS = 8, 16
-# A call pauses only between blocks. So a block reads at most this many bytes of parameters.
-PAUSE_BYTES = 600 * 2**20
 # The cost of a byte of words relative to a byte of parameters: the work on words, mostly elementary
 # functions, takes longer than reading.
 WORDS_COST = 4
@@ -130,7 +129,7 @@ class Workspace:
         at_words = WORDS_COST * lanes * in_words + sum(
             work.steps.weights for work in compiled.load.inner_steps
         )
-        slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + room * at_words)
+        slowest = most_block_steps(compiled.load.loop.weights + room * at_words, lanes)
         rows = block_rows(compiled)
         if ends:
             self.most_rows = min(rows, ENDING_ROWS)

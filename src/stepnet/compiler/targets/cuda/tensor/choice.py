@@ -8,7 +8,13 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.lanes import LanePace
-from stepnet.compiler.targets.cuda.tensor.costs import batch_time, facts_of, groups_at_once, pace, step_time
+from stepnet.compiler.targets.cuda.tensor.costs import (
+    facts_of,
+    groups_at_once,
+    pace,
+    paced_time,
+    step_time,
+)
 from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.targets.cuda.tensor.registers import fitted, limit, registers, without_operands
 from stepnet.compiler.targets.cuda.tensor.shape import (
@@ -103,8 +109,8 @@ def chosen(
         at_once = 0
         if LAUNCHED[shape.schedule.exchange] == "grid":
             at_once = groups_at_once(shape, device, facts, needed)[0]
-        microseconds = batch_time(shape, rows, device, facts, needed)
         speed = pace(shape, rows, device, facts, needed)
+        microseconds = paced_time(speed, rows)
         found.append(TensorChoice(shape, microseconds, time.bound, at_once, facts.is_measured, speed))
     return sorted(found, key=lambda choice: choice.microseconds)
 

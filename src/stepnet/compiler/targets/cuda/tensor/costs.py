@@ -242,7 +242,11 @@ def batch_time(
     shape: TensorShape, rows: int, device: DeviceFacts, facts: TensorFacts, registers: int
 ) -> float:
     """Estimates the microseconds of a step of `rows` sequences: of all turns that the groups take."""
-    found = pace(shape, rows, device, facts, registers)
+    return paced_time(pace(shape, rows, device, facts, registers), rows)
+
+
+def paced_time(found: LanePace, rows: int) -> float:
+    """Estimates the microseconds of a step of `rows` sequences at a pace: of all turns that groups take."""
     return ceil(-(-rows // ROWS) / found.at_once) * found.step
 
 

@@ -6,9 +6,10 @@ NAME_weights    all constants, one after the other
 tanh_f32.4      a routine on vectors of four elements
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -21,6 +22,12 @@ from stepnet.compiler.targets.frame.machine.instructions import (
     FrameCode,
     write_routine,
 )
+from stepnet.compiler.targets.frame.machine.integer_products import (
+    integer_product,
+    product_call,
+    product_function,
+    product_key,
+)
 from stepnet.compiler.targets.frame.machine.interface import (
     FUNCTIONS,
     MARK_BYTES,
@@ -30,14 +37,17 @@ from stepnet.compiler.targets.frame.machine.interface import (
 )
 from stepnet.compiler.targets.frame.machine.loops import FrameLoopCode
 from stepnet.compiler.targets.frame.machine.platforms import COFF, ELF, MACH_O, DevicePlatform
+from stepnet.compiler.targets.frame.machine.sparse import sparse_product
 from stepnet.compiler.targets.frame.program import (
+    FrameLoop,
     FrameProgram,
     GatherLoop,
-    IntegerProductLoop,
     PointwiseLoop,
     ProductLoop,
     ReductionLoop,
 )
+from stepnet.compiler.targets.frame.sparse import SparseProductLoop
+from stepnet.compiler.targets.frame.weight_layouts import has_int8_weights, weights_in
 from stepnet.compiler.values.fork_guard import run_in_thread
 
 ALIGNMENT = 16
@@ -47,20 +57,23 @@ ARCHIVES = {ELF: (GNU, ""), MACH_O: (BSD, "_"), COFF: (COFF_ARCHIVE, "")}
 WRITERS: dict[type, Callable[[FrameLoopCode, Any], None]] = {
     PointwiseLoop: FrameLoopCode.pointwise,
     ProductLoop: FrameLoopCode.product,
-    IntegerProductLoop: FrameLoopCode.product,
+    SparseProductLoop: sparse_product,
     ReductionLoop: FrameLoopCode.reduction,
     GatherLoop: FrameLoopCode.gather,
 }
 
 
-def packed_constants(program: FrameProgram) -> tuple[dict[str, int], bytes]:
-    """Returns the place of each constant among all bytes of constants, and these."""
-    places, data = dict[str, int](), bytearray()
+def packed_constants(program: FrameProgram, layout: str) -> tuple[dict[str, int], bytes]:
+    """Returns the place of each constant among all bytes of constants, and these. layout: that of the weights
+    of integer products.
+    """
+    places, data, weights = dict[str, int](), bytearray(), weights_in(program, layout)
     for buffer in program.of("constant"):
         data += bytes(-len(data) % ALIGNMENT)
         places[buffer.name] = len(data)
         stored = "uint8" if buffer.dtype == "bool" else buffer.dtype
-        data += np.ascontiguousarray(program.constants[buffer.name], stored).tobytes()
+        numbers = weights.get(buffer.name, program.constants[buffer.name])
+        data += np.ascontiguousarray(numbers, stored).tobytes()
     return places, bytes(data)
 
 
@@ -72,7 +85,7 @@ def module_of(declared: MachineProgram, beside: bool = False) -> ir.Module:
     platform = declared.platform
     module.triple = platform.triple
     program, name = declared.program, declared.name
-    places, data = packed_constants(program)
+    places, data = packed_constants(program, platform.layout)
     type_ = ir.ArrayType(I8, max(1, len(data)))
     weights = ir.GlobalVariable(module, type_, f"{name}_weights")
     weights.align = ALIGNMENT
@@ -82,27 +95,38 @@ def module_of(declared: MachineProgram, beside: bool = False) -> ir.Module:
     write_frame(module, declared, places)
     index = ir.IntType(8 * platform.pointer_bytes)
     InterfaceCode(module, declared, partial(builder, platform=platform), places, index).write()
-    write_routines(module, program, platform)
+    write_routines(module, program, platform, (weights, places))
     return module
 
 
-def write_routines(module: ir.Module, program: FrameProgram, platform: DevicePlatform) -> None:
-    """Writes the routines that a module calls, for each width of vectors that it calls them on."""
+def write_routines(
+    module: ir.Module,
+    program: FrameProgram,
+    platform: DevicePlatform,
+    tables: tuple[ir.Value, dict[str, int]],
+) -> None:
+    """Writes the routines that a module calls, for each width of vectors that it calls them on. tables: the
+    constants, and their places there.
+    """
     for function in list(module.functions):
         name, dot, width = function.name.rpartition(".")
         if dot and name in program.routine:
             function.linkage = "internal"
-            write_routine(builder(function, platform), program.routine[name], function.args, int(width))
+            code = builder(function, platform, tables)
+            write_routine(code, program.routine[name], function.args, int(width))
 
 
-def builder(function: ir.Function, platform: DevicePlatform) -> FrameCode:
+def builder(
+    function: ir.Function,
+    platform: DevicePlatform,
+    tables: tuple[ir.Value, dict[str, int]] | None = None,
+) -> FrameCode:
     """Begins the body of a function. Loops that copy or clear are not made calls of the C library, which a
-    machine may lack.
+    machine may lack. tables: the constants of which it reads elements, and their places there.
     """
     function.attributes.add("nounwind")
     set[str].add(function.attributes, '"no-builtins"')
-    index = ir.IntType(8 * platform.pointer_bytes)
-    return FrameCode(function.append_basic_block("begin"), platform.processor, index)
+    return FrameCode(function.append_basic_block("begin"), platform, tables)
 
 
 def write_frame(module: ir.Module, declared: MachineProgram, places: dict[str, int]) -> None:
@@ -111,17 +135,59 @@ def write_frame(module: ir.Module, declared: MachineProgram, places: dict[str, i
     type_ = ir.FunctionType(I32, [POINTER] * (1 + len(declared.ends)))
     function = ir.Function(module, type_, f"{declared.name}_frame")
     function.linkage = "internal"
-    code = builder(function, platform)
-    context, *arrays = function.args
     weights, arena = module.globals[f"{declared.name}_weights"], declared.arena_offset
+    code = builder(function, platform, (weights, places))
+    context, *arrays = function.args
     bases = {buffer.name: array for buffer, array in zip(declared.ends, arrays, strict=True)}
     bases |= {buffer.name: code.at(context, MARK_BYTES + buffer.offset) for buffer in program.of("memory")}
     bases |= {buffer.name: code.at(context, arena + buffer.offset) for buffer in program.of("scratch")}
     bases |= {constant: code.at(weights, place) for constant, place in places.items()}
     loops = FrameLoopCode(code, program, platform, bases, NUMBERS["INDEX"])
+    own = [each for each in program.loops if is_own_product(each, program, platform)]
+    products = ProductFunctions(loops, own, f"{declared.name}_product", (weights, places))
     for loop in program.loops:
-        WRITERS[type(loop)](loops, loop)
+        if is_own_product(loop, program, platform):
+            products.write(loop)
+        else:
+            WRITERS[type(loop)](loops, loop)
     code.ret(NUMBERS["OK"])
+
+
+class ProductFunctions:
+    """Products of integers of a frame: those of one size share a function, others are written in place."""
+
+    def __init__(
+        self,
+        loops: FrameLoopCode,
+        products: Sequence[ProductLoop],
+        name: str,
+        tables: tuple[ir.Value, dict[str, int]],
+    ) -> None:
+        """Counts the products of each size. name: what the names of functions begin with. tables: as of
+        `builder`.
+        """
+        self.loops, self.name, self.tables = loops, name, tables
+        self.counts = Counter(product_key(loops, each) for each in products)
+        self.functions = dict[tuple[object, ...], ir.Function]()
+
+    def write(self, loop: ProductLoop) -> None:
+        """Writes a product, or a call of its function, which is written where it is called first."""
+        key, layout = product_key(self.loops, loop), self.loops.platform.layout
+        if self.counts[key] == 1:
+            integer_product(self.loops, loop, layout)
+            return
+        if key not in self.functions:
+            begun = partial(builder, platform=self.loops.platform, tables=self.tables)
+            title = f"{self.name}_{len(self.functions)}"
+            self.functions[key] = product_function(self.loops, loop, layout, title, begun)
+        product_call(self.loops, loop, self.functions[key])
+
+
+def is_own_product(
+    loop: FrameLoop, program: FrameProgram, platform: DevicePlatform
+) -> TypeGuard[ProductLoop]:
+    """Tells whether a loop is a product of integers, for which a platform has instructions."""
+    return isinstance(loop, ProductLoop) and bool(platform.layout) and has_int8_weights(program, loop)
 
 
 @cache
@@ -152,9 +218,14 @@ def compiled_text(text: str, platform: DevicePlatform, assembly: bool = False) -
     return run_in_thread(emit)
 
 
-def static_library(declared: MachineProgram) -> bytes:
-    """Compiles a program to a static library of its platform, with one object."""
+def object_of(declared: MachineProgram) -> bytes:
+    """Compiles a program to an object of its platform."""
+    return compiled_text(str(module_of(declared)), declared.platform)
+
+
+def static_library(declared: MachineProgram, data: bytes) -> bytes:
+    """Returns the static library of a program for its platform. data: its object."""
     platform, file = declared.platform, f"{declared.name}.o"
     form, ahead = ARCHIVES[platform.format]
     symbols = [f"{ahead}{declared.name}_{what}" for what in FUNCTIONS]
-    return archive({file: compiled_text(str(module_of(declared)), platform)}, {file: symbols}, form)
+    return archive({file: data}, {file: symbols}, form)

@@ -1,20 +1,22 @@
 """The primitives of frame programs as LLVM instructions, on numbers and on vectors of them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import (
     I8,
     I16,
+    I32,
     Code,
     register_type,
     splat,
     vector_of,
     width_of,
 )
+from stepnet.compiler.targets.frame.machine.platforms import DevicePlatform
 from stepnet.compiler.targets.frame.program import Instruction, Routine
 
 FLOATS = ("float32", "float64")
@@ -24,12 +26,38 @@ Sign = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 class FrameCode(Code):
-    """An LLVM builder whose indices and addresses have the platform's size. index: the type of these."""
+    """An LLVM builder whose indices and addresses have the platform's size.
 
-    def __init__(self, block: ir.Block, processor: Processor, index: ir.IntType) -> None:
-        super().__init__(block, processor)
-        self.index = index
+    platform: the one that it is for. tables: the constants of which elements are read, and their places.
+    """
+
+    def __init__(
+        self,
+        block: ir.Block,
+        platform: DevicePlatform,
+        tables: "tuple[ir.Value, Mapping[str, int]] | None" = None,
+    ) -> None:
+        super().__init__(block, platform.processor)
+        self.platform, self.tables = platform, tables
+        self.index = ir.IntType(8 * platform.pointer_bytes)
         self.constants = dict[int, ir.Constant]()
+
+    def element(self, table: str, index: ir.Value) -> ir.Value:
+        """Writes loads of the elements of a table of int32 at an index, or at a vector of indices."""
+        assert self.tables is not None
+        address, places = self.tables
+        address, width = self.at(address, places[table]), width_of(index)
+        if width > 1 and self.platform.gather:
+            facts = [ir.Constant(I32, number) for number in (32, 2, 0)]  # bits, shift of the index, signed
+            return self.function_call(self.platform.gather, index.type, [address, index, *facts])
+        whole = index
+        for lane in range(width):
+            place = ir.Constant(I32, lane)
+            own = self.extract_element(index, place) if width > 1 else index
+            offset = self.mul(self.zext(own, self.index) if self.index.width > 32 else own, self.number(4))
+            found = self.read(I32, self.at(address, offset), 4)
+            whole = self.insert_element(whole, found, place) if width > 1 else found
+        return whole
 
     def number(self, value: int) -> ir.Constant:
         """Makes an integer constant of the size of an address. Equal ones are one object, as `once` asks."""
@@ -43,21 +71,31 @@ def type_of(dtype: str, width: int) -> ir.Type:
 
 
 def write_body(
-    code: Code, given: Sequence[ir.Value], dtypes: Sequence[str], body: Sequence[Instruction], width: int
+    code: FrameCode,
+    given: Sequence[ir.Value],
+    dtypes: Sequence[str],
+    body: Sequence[Instruction],
+    width: int,
+    inline: Mapping[str, Routine] = MappingProxyType({}),
 ) -> list[ir.Value]:
     """Writes instructions; returns all registers.
 
     given: the values of the first registers. dtypes: theirs. width: the number of elements of a register.
+    inline: the routines that are written where they are called.
     """
     registers, kinds = [*given], [*dtypes]
     for each in body:
         operands = [registers[operand] for operand in each.operands]
         read = kinds[each.operands[0]] if each.operands else each.dtype
-        if each.operation == "constant":
-            assert each.value is not None
+        if each.operation == "element":
+            value = code.element(str(each.value), *operands)
+        elif each.operation == "constant":
+            assert not isinstance(each.value, str | None)
             value: ir.Value = splat(type_of(each.dtype, width), each.value)
         elif each.operation in PRIMITIVE_CODE:
             value = PRIMITIVE_CODE[each.operation](code, read, each.dtype, *operands)
+        elif (routine := inline.get(each.operation)) is not None:
+            value = write_body(code, operands, routine.parameters, routine.body, width)[routine.result]
         else:
             name = routine_name(each.operation, width)
             value = code.function_call(name, type_of(each.dtype, width), operands)
@@ -71,7 +109,7 @@ def routine_name(name: str, width: int) -> str:
     return f"{name}.{width}"
 
 
-def write_routine(code: Code, routine: Routine, given: Sequence[ir.Value], width: int) -> None:
+def write_routine(code: FrameCode, routine: Routine, given: Sequence[ir.Value], width: int) -> None:
     """Writes the body of a function that computes a routine on vectors of so many elements."""
     code.ret(write_body(code, given, routine.parameters, routine.body, width)[routine.result])
 
@@ -109,6 +147,24 @@ def intrinsic(name: str) -> Callable[..., Any]:
         return code.intrinsic(name, operands[0].type, operands)
 
     return write
+
+
+def multiply_high(code: FrameCode, read: str, dtype: str, a: ir.Value, b: ir.Value) -> Any:
+    """Writes the upper half of the product of integers of 32 bits: without an instruction for it, of the
+    products of their halves.
+    """
+    if not code.platform.has_long_products:
+        sixteen, mask = splat(a.type, 16), splat(a.type, 0xFFFF)
+        (low_a, high_a), (low_b, high_b) = (
+            (code.and_(each, mask), code.ashr(each, sixteen)) for each in (a, b)
+        )
+        first = code.add(code.mul(high_a, low_b), code.lshr(code.mul(low_a, low_b), sixteen))
+        second = code.add(code.mul(low_a, high_b), code.and_(first, mask))
+        upper = code.add(code.mul(high_a, high_b), code.ashr(first, sixteen))
+        return code.add(upper, code.ashr(second, sixteen))
+    long = type_of("int64", width_of(a))
+    product = code.mul(code.sext(a, long), code.sext(b, long))
+    return code.trunc(code.ashr(product, splat(long, 32)), a.type)
 
 
 def negative(code: Code, read: str, dtype: str, a: ir.Value) -> Any:
@@ -152,24 +208,27 @@ PRIMITIVE_CODE: Mapping[str, Callable[..., Any]] = {
     "add": arithmetic("fadd", "add"),
     "subtract": arithmetic("fsub", "sub"),
     "multiply": arithmetic("fmul", "mul"),
+    "multiply_high": multiply_high,
     "divide": arithmetic("fdiv", "sdiv"),
     "remainder": arithmetic("srem", "srem"),
     "negative": negative,
     "absolute": intrinsic("fabs"),
     "copysign": intrinsic("copysign"),
     "sqrt": intrinsic("sqrt"),
+    "minimum": intrinsic("smin"),
+    "maximum": intrinsic("smax"),
     "equal": comparison("=="),
     "not_equal": comparison("!="),
     "less": comparison("<"),
     "less_equal": comparison("<="),
     "greater": comparison(">"),
     "greater_equal": comparison(">="),
-    "bit_and": arithmetic("and_", "and_"),
-    "bit_or": arithmetic("or_", "or_"),
-    "bit_xor": arithmetic("xor", "xor"),
-    "shift_left": arithmetic("shl", "shl"),
-    "shift_right": arithmetic("lshr", "lshr"),
-    "shift_right_signed": arithmetic("ashr", "ashr"),
+    "bitwise_and": arithmetic("and_", "and_"),
+    "bitwise_or": arithmetic("or_", "or_"),
+    "bitwise_xor": arithmetic("xor", "xor"),
+    "left_shift": arithmetic("shl", "shl"),
+    "unsigned_right_shift": arithmetic("lshr", "lshr"),
+    "right_shift": arithmetic("ashr", "ashr"),
     "select": select,
     "bits": bits,
     "convert": convert,

@@ -13,6 +13,8 @@ from stepnet.compiler.targets.cpu.writing.code import I8, I32, POINTER
 from stepnet.compiler.targets.frame.c99 import STATUS, CProgram
 from stepnet.compiler.targets.frame.machine.instructions import FrameCode
 from stepnet.compiler.targets.frame.machine.platforms import DevicePlatform
+from stepnet.compiler.targets.frame.sizes import UNKNOWN, CodeSizes
+from stepnet.compiler.targets.frame.weight_layouts import laid_out_bytes
 from stepnet.compiler.values.records import dataclass
 
 MARK_BYTES = 8
@@ -27,9 +29,17 @@ Begin = Callable[[ir.Function], FrameCode]
 
 @dataclass(frozen=True)
 class MachineProgram(CProgram):
-    """A frame program with a name in C whose functions are machine code. platform: the one that it is for."""
+    """A frame program with a name in C whose functions are machine code. platform: the one that it is for.
+    measured: the sizes of its code, once they are known.
+    """
 
     platform: DevicePlatform
+    measured: CodeSizes = UNKNOWN
+
+    @property
+    def code(self) -> CodeSizes:
+        """The sizes of the machine code."""
+        return self.measured
 
     @property
     def kind(self) -> str:
@@ -45,6 +55,11 @@ class MachineProgram(CProgram):
     def ram_bytes(self) -> int:
         """The bytes of a context."""
         return self.arena_offset + rounded(self.program.arena_bytes)
+
+    @property
+    def constant_bytes(self) -> int:
+        """The bytes of the constants."""
+        return laid_out_bytes(self.program, self.platform.layout)
 
     def context_fields(self) -> list[str]:
         """Returns the field of a context, which machine code divides."""

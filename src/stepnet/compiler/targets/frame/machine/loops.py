@@ -35,7 +35,6 @@ from stepnet.compiler.targets.frame.program import (
     BLOCK,
     FrameProgram,
     GatherLoop,
-    IntegerProductLoop,
     PointwiseLoop,
     ProductLoop,
     ReductionLoop,
@@ -43,7 +42,6 @@ from stepnet.compiler.targets.frame.program import (
 )
 
 Indices = Sequence[ir.Value]
-Product = ProductLoop | IntegerProductLoop
 INDEX = "int64"
 """The dtype in which indices of tables are compared."""
 
@@ -63,6 +61,7 @@ class FrameLoopCode:
     ) -> None:
         self.code, self.program, self.platform = code, program, platform
         self.bases, self.outside = bases, outside
+        self.inline = {each.name: each for each in program.routines if len(each.body) <= platform.inlined}
 
     # ---- elements
 
@@ -133,7 +132,7 @@ class FrameLoopCode:
             indices = (*outer, index) if loop.shape else ()
             given = [self.read(view, indices, count) for view in loop.reads]
             dtypes = [self.program.by_name[view.buffer].dtype for view in loop.reads]
-            registers = write_body(self.code, given, dtypes, loop.body, count)
+            registers = write_body(self.code, given, dtypes, loop.body, count, self.inline)
             for view, register in loop.writes:
                 self.write(registers[register], view, indices)
             return []
@@ -177,7 +176,7 @@ class FrameLoopCode:
 
     # ---- products
 
-    def product(self, loop: Product) -> None:
+    def product(self, loop: ProductLoop) -> None:
         """Writes a product with a matrix: some columns at a time, for one row of vectors after the other."""
         blocks, rest = divmod(loop.outputs, BLOCK)
         together = max(1, self.platform.columns // BLOCK)
@@ -198,7 +197,7 @@ class FrameLoopCode:
         self.nest((loop.rows,), [], row)
 
     def columns(
-        self, loop: Product, row: ir.Value, group: ir.Value, count: int, width: int, first: int, step: int
+        self, loop: ProductLoop, row: ir.Value, group: ir.Value, count: int, width: int, first: int, step: int
     ) -> list[ir.Value]:
         """Writes the products of a vector with some columns.
 
@@ -214,8 +213,9 @@ class FrameLoopCode:
         column = code.add(code.mul(group, code.number(step)), code.number(first))
         begins = [code.add(column, code.number(block * BLOCK)) for block in range(count)]
         zeros = splat(type_of(dtype, width), 0)
-        start = loop.start if isinstance(loop, ProductLoop) else None
-        sums = [zeros if start is None else self.row_part(start, row, n, width, dtype) for n in begins]
+        sums = [
+            zeros if loop.start is None else self.row_part(loop.start, row, n, width, dtype) for n in begins
+        ]
 
         def term(k: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
             """Writes the addition of one element of the vector times a row of weights."""

@@ -14,11 +14,15 @@ WIDTH = 8
 """The 16-bit integers of a vector, and the columns of a row."""
 
 
+def pair_of(code: FrameCode, first: ir.Value, second: ir.Value) -> ir.Value:
+    """Writes code that makes a word of two integers of at most 16 bits, widened."""
+    low = code.zext(code.sext(first, I16) if first.type != I16 else first, I32)
+    return code.or_(low, code.shl(code.sext(second, I32), ir.Constant(I32, 16)))
+
+
 def spread_pair(code: FrameCode, first: ir.Value, second: ir.Value) -> ir.Value:
     """Writes code that makes a vector of 16-bit integers: two numbers of int8, widened, in turn."""
-    low = code.zext(code.sext(first, I16), I32)
-    high = code.shl(code.sext(second, I32), ir.Constant(I32, 16))
-    return code.bitcast(code.spread(code.or_(low, high), WIDTH // 2), vector_of(I16, WIDTH))
+    return code.bitcast(code.spread(pair_of(code, first, second), WIDTH // 2), vector_of(I16, WIDTH))
 
 
 def pair_products(code: FrameCode, dot: str, pair: ir.Value, address: ir.Value) -> ir.Value:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.frame.program import FrameProgram, ProductLoop
+from stepnet.compiler.targets.frame.sparse import SparseProductLoop
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import RefusedError
 
@@ -26,9 +27,14 @@ class DevicePlatform:
     columns: the columns of a matrix that a product computes at once, as the registers hold their sums.
     has_float: whether instructions compute with float32; if not, products are of int8, and the compiler's
         library computes the rest.
+    has_long_products: whether an instruction multiplies integers of 32 bits to 64.
     flushes: whether vectors take denormal numbers for zeros; such results then differ from other platforms'.
     dot: the intrinsic of LLVM that multiplies eight pairs of 16-bit integers and adds the products in twos;
         "" if vectors have no such instruction, or LLVM finds it.
+    layout: how the weights of integer products lie, for instructions that the core has for these; a key of
+        `weight_layouts.LAYOUTS`, or "".
+    gather: the intrinsic of LLVM that reads elements of a table at a vector of indices; "" for one by one.
+    inlined: the most instructions of a routine that is written where it is called.
     packages: the kinds of packages, the first by default.
     plain: the platform for machines without vectors, whose code is built beside.
     boards: the folder of a library of Arduino that has the machine code for such boards.
@@ -44,8 +50,12 @@ class DevicePlatform:
     vector_bytes: int
     columns: int = 8
     has_float: bool = True
+    has_long_products: bool = True
     flushes: bool = False
     dot: str = ""
+    layout: str = ""
+    gather: str = ""
+    inlined: int = 40
     packages: tuple[str, ...] = field(default=(CMAKE,))
     plain: str | None = None
     boards: str = ""
@@ -57,8 +67,8 @@ class DevicePlatform:
 
     @property
     def relocation(self) -> Literal["pic", "static"]:
-        """LLVM's name for how code finds its data: libraries of systems may be placed anywhere."""
-        return "pic" if "linux" in self.triple or self.format == MACH_O else "static"
+        """LLVM's name for how code finds its data: the programs of systems may be placed anywhere."""
+        return "static" if "unknown-none" in self.triple or self.format == WASM else "pic"
 
     @property
     def code_model(self) -> Literal["medium", "small"]:
@@ -114,6 +124,9 @@ ROWS = (
         0,
         columns=4,
         has_float=False,
+        has_long_products=False,
+        inlined=0,
+        layout="columns",
         packages=CORTEX_M,
         boards="cortex-m0plus",
     ),
@@ -126,6 +139,7 @@ ROWS = (
         ELF,
         4,
         0,
+        layout="dsp",
         packages=CORTEX_M,
         boards="cortex-m4/fpv4-sp-d16-hard",
     ),
@@ -138,6 +152,7 @@ ROWS = (
         ELF,
         4,
         0,
+        layout="dsp",
         packages=CORTEX_M,
         boards="cortex-m33/fpv5-sp-d16-hard",
     ),
@@ -151,6 +166,8 @@ ROWS = (
         4,
         16,
         flushes=True,
+        layout="helium",
+        gather="llvm.arm.mve.vldr.gather.offset.v4i32.p0.v4i32",
         packages=CORTEX_M,
         boards="cortex-m55/fpv5-d16-hard",
     ),
@@ -244,7 +261,8 @@ def check_computes(program: FrameProgram, platform: DevicePlatform) -> None:
     """Raises `RefusedError` for a program with products of floats if a platform has no instructions for them,
     naming the first.
     """
-    floats = (loop for loop in program.loops if isinstance(loop, ProductLoop))
+    products = (loop for loop in program.loops if isinstance(loop, ProductLoop | SparseProductLoop))
+    floats = (loop for loop in products if program.by_name[loop.weights].dtype != "int8")
     if not platform.has_float and (product := next(floats, None)) is not None:
         raise RefusedError(
             f"{platform.name} has no instructions for float32, in which the model computes "

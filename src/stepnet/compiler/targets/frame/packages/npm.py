@@ -39,7 +39,7 @@ def npm_package(declared: MachineProgram, beside: bool) -> dict[str, bytes]:
     contents = {file: module_bytes(each, beside) for file, each in modules.items()}
     weights = None
     if beside:
-        _, data = packed_constants(declared.program)
+        _, data = packed_constants(declared.program, declared.platform.layout)
         contents[f"{name}.weights"] = data
         weights = {"file": f"{name}.weights", "bytes": len(data), "digest": sha256(data).hexdigest()}
     return {

@@ -1,19 +1,19 @@
-"""The steps that sequences took until a flag ended them, to which all that follows the loop is cut.
+"""The steps that sequences took until a flag ended them, to which all that is beside the loop is cut.
 
 outputs of the loop   a0 a1 a2 .  .  b0 .  .     room for all steps       taken 3 1
 cut                   a0 a1 a2 b0                what runs after the loop sees these alone
+
+So are values that were computed ahead of the loop, for all steps.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.types import CONST, ROWS
-from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.net.memory import AnyMemory, Buffer
+from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets.base import Call
-from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.offsets import offsets_of, positions_of
@@ -54,14 +54,17 @@ class TakenSteps:
         sequences: list[Any] = [None] * len(call.sequences)
         return replace(call, positions=where, sequences=sequences, until=None)
 
+    def values(self, memory: AnyMemory, value: Buffer, type_: Type, last_only: bool) -> Buffer:
+        """Returns a value of all steps at these steps alone, end to end.
 
-def read_after_loop(plan: Plan, codes: Iterable[DeviceStage | ProductCode]) -> list[int]:
-    """Lists the values per step that the work after a plan's loop reads, or that are results; by node.
-
-    codes: of the stages after the loop.
-    """
-    net = plan.net
-    read = {*net.results, *(n for number in (*plan.reduced, *plan.total) for n in net.nodes[number].inputs)}
-    for code in codes:
-        read |= {*(code.lefts if isinstance(code, ProductCode) else code.reads)}
-    return sorted(n for n in read if net.type_of(n).extent not in (CONST, ROWS))
+        memory: that it lies in. last_only: whether to return that of the last of these steps of each
+            sequence, [rows, features...]; zeros for one without steps.
+        """
+        if not last_only:
+            return memory.take(value, self.entries)
+        rows = np.flatnonzero(self.taken)
+        last = self.left_out[rows] if self.reverse else self.taken[rows] - 1
+        made = memory.zeros((len(self.taken), *type_.shape), type_.dtype)
+        places = self.positions.step_indices(rows, last, np.ones_like(rows))
+        memory.write(made, rows, memory.take(value, places))
+        return made
