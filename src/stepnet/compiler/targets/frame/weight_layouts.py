@@ -18,6 +18,8 @@ from stepnet.compiler.targets.frame.program import BLOCK, FrameProgram, ProductL
 Array = np.ndarray
 COLUMNS: Mapping[str, tuple[int, int]] = {"columns": (2, 1), "dsp": (6, 2), "helium": (4, 1)}
 """The columns of a group, whose sums registers hold, and of each group of those that are left."""
+ALIGNMENT = 16
+"""The bytes to which each constant is aligned."""
 LANES: Mapping[str, int] = {"int8": 16, "int16": 8}
 """The elements of a vector of Helium, by the dtype of the vectors that are multiplied."""
 MOST_JOINED = 2**23
@@ -50,6 +52,20 @@ def laid_out_bytes(program: FrameProgram, layout: str) -> int:
     return program.constant_bytes + sum(
         array.nbytes - program.by_name[name].bytes for name, array in weights.items()
     )
+
+
+def packed_constants(program: FrameProgram, layout: str) -> tuple[dict[str, int], bytes]:
+    """Returns the place of each constant among all bytes of constants, and these. layout: that of the weights
+    of integer products.
+    """
+    places, data, weights = dict[str, int](), bytearray(), weights_in(program, layout)
+    for buffer in program.of("constant"):
+        data += bytes(-len(data) % ALIGNMENT)
+        places[buffer.name] = len(data)
+        stored = "uint8" if buffer.dtype == "bool" else buffer.dtype
+        numbers = weights.get(buffer.name, program.constants[buffer.name])
+        data += np.ascontiguousarray(numbers, stored).tobytes()
+    return places, bytes(data)
 
 
 def is_joined(program: FrameProgram, loop: ProductLoop) -> bool:

@@ -12,7 +12,6 @@ from functools import cache, partial
 from typing import Any, TypeGuard
 
 import llvmlite.binding as llvm
-import numpy as np
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.library.archive import BSD, COFF_ARCHIVE, GNU, archive
@@ -47,11 +46,9 @@ from stepnet.compiler.targets.frame.program import (
     ReductionLoop,
 )
 from stepnet.compiler.targets.frame.sparse import SparseProductLoop
-from stepnet.compiler.targets.frame.weight_layouts import has_int8_weights, weights_in
+from stepnet.compiler.targets.frame.weight_layouts import ALIGNMENT, has_int8_weights, packed_constants
 from stepnet.compiler.values.fork_guard import run_in_thread
 
-ALIGNMENT = 16
-"""The bytes to which each constant is aligned."""
 ARCHIVES = {ELF: (GNU, ""), MACH_O: (BSD, "_"), COFF: (COFF_ARCHIVE, "")}
 """For each format of objects the form of archives, and what symbols have ahead of the names in C."""
 WRITERS: dict[type, Callable[[FrameLoopCode, Any], None]] = {
@@ -61,20 +58,6 @@ WRITERS: dict[type, Callable[[FrameLoopCode, Any], None]] = {
     ReductionLoop: FrameLoopCode.reduction,
     GatherLoop: FrameLoopCode.gather,
 }
-
-
-def packed_constants(program: FrameProgram, layout: str) -> tuple[dict[str, int], bytes]:
-    """Returns the place of each constant among all bytes of constants, and these. layout: that of the weights
-    of integer products.
-    """
-    places, data, weights = dict[str, int](), bytearray(), weights_in(program, layout)
-    for buffer in program.of("constant"):
-        data += bytes(-len(data) % ALIGNMENT)
-        places[buffer.name] = len(data)
-        stored = "uint8" if buffer.dtype == "bool" else buffer.dtype
-        numbers = weights.get(buffer.name, program.constants[buffer.name])
-        data += np.ascontiguousarray(numbers, stored).tobytes()
-    return places, bytes(data)
 
 
 def module_of(declared: MachineProgram, beside: bool = False) -> ir.Module:

@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import llvmlite.binding as llvm
 
-from stepnet.compiler.targets.frame.machine.code import compiled_text, module_of, packed_constants
+from stepnet.compiler.targets.frame.machine.code import compiled_text, module_of
 from stepnet.compiler.targets.frame.machine.interface import FUNCTIONS, MachineProgram
 from stepnet.compiler.targets.frame.machine.platforms import MACH_O
 from stepnet.compiler.targets.frame.sizes import CodeSizes
+from stepnet.compiler.targets.frame.weight_layouts import packed_constants
 from stepnet.compiler.values.fork_guard import run_in_thread
 
 LOADED = (".rodata", ".rdata", "__const", "__literal", ".ARM.exidx")

@@ -14,7 +14,7 @@ from stepnet.compiler.targets.frame.c99 import STATUS, CProgram
 from stepnet.compiler.targets.frame.machine.instructions import FrameCode
 from stepnet.compiler.targets.frame.machine.platforms import DevicePlatform
 from stepnet.compiler.targets.frame.sizes import UNKNOWN, CodeSizes
-from stepnet.compiler.targets.frame.weight_layouts import laid_out_bytes
+from stepnet.compiler.targets.frame.weight_layouts import packed_constants
 from stepnet.compiler.values.records import dataclass
 
 MARK_BYTES = 8
@@ -58,8 +58,8 @@ class MachineProgram(CProgram):
 
     @property
     def constant_bytes(self) -> int:
-        """The bytes of the constants."""
-        return laid_out_bytes(self.program, self.platform.layout)
+        """The bytes of the constants, each aligned."""
+        return len(packed_constants(self.program, self.platform.layout)[1])
 
     def context_fields(self) -> list[str]:
         """Returns the field of a context, which machine code divides."""
