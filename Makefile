@@ -114,7 +114,7 @@ docs: $(VENV)/lint.stamp $(VENV)/docs.stamp ## the documentation site, in build/
 docs-serve: $(VENV)/lint.stamp $(VENV)/docs.stamp ## the site on http://localhost:8000, anew after each change
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
-check: lint types docs test ## what CI runs
+check: lint types docs test ## lint, types, docs and all tests, of which CI runs a part
 
 bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what bench-peers made
 	$(BIN)/python -m bench $(ARGS)

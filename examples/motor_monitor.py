@@ -10,23 +10,17 @@ Run it from the root of the repository (a few seconds; it needs a C compiler):
     .venv/bin/python examples/motor_monitor.py build/monitor [--epochs N]
 """
 
-import argparse
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import Progress
+from on_devices import Array, Example, Network, Parameters, fitted, made, main
 from torch import nn
 
 import stepnet as sn
-import stepnet.torch
-from stepnet.build import DeviceBuild, build
 from stepnet.cli.demo import gru
 
-Array = np.ndarray
-Parameters = dict[str, Array]
 SENSORS, HIDDEN, EPOCHS, SEQUENCES, STEPS = 3, 16, 60, 8, 300
 SMOOTHED, MOST = 0.95, 20
 """The part of the last output in the next one, and the most that one sensor adds: a new load is no fault."""
@@ -65,38 +59,24 @@ def motor(frames: int, seed: int, faults: dict[str, tuple[int, int]] | None = No
     return series
 
 
-class Predictor(nn.Module):
-    """A GRU that tells how the sensors will change in the next frame."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gru = stepnet.torch.GRU(SENSORS, HIDDEN, batch_first=True)
-        self.head = nn.Linear(HIDDEN, SENSORS)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The values that follow each frame [sequences, frames, 3]."""
-        return x + self.head(self.gru(x)[0])
+def expected(network: nn.Module, series: torch.Tensor) -> torch.Tensor:
+    """Returns the values that follow each frame [sequences, frames, 3]."""
+    return series + network(series)
 
 
-def train(epochs: int = EPOCHS) -> Parameters:
-    """Returns the parameters of a predictor trained on a healthy motor, by their names in PyTorch."""
+def train(epochs: int = EPOCHS) -> tuple[nn.Module, Parameters]:
+    """Trains a network on a healthy motor: how will the sensors change? Returns it and its parameters."""
     torch.manual_seed(0)
     series = torch.from_numpy(np.stack([motor(STEPS, seed) for seed in range(SEQUENCES)]))
     deviation = series.std((0, 1))
-    model = Predictor()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    with Progress() as progress:
-        task = progress.add_task("training", total=epochs)
-        for _ in range(epochs):
-            away = (model(series[:, :-1]) - series[:, 1:]) / deviation
-            loss = away.square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            progress.update(task, advance=1, description=f"wrong by {loss.item() ** 0.5:.4f} deviations")
-    return {name: value.numpy() for name, value in model.state_dict().items()}
+    network = Network(SENSORS, HIDDEN, SENSORS)
+
+    def loss(chosen: torch.Tensor) -> torch.Tensor:
+        """The mean square of what is expected wrongly, in deviations."""
+        rows = series[chosen]
+        return ((expected(network, rows[:, :-1]) - rows[:, 1:]) / deviation).square().mean()
+
+    return network, fitted(network, loss, SEQUENCES, SEQUENCES, epochs, 1e-2)
 
 
 def monitor(x: Array, memory: Parameters, p: Parameters) -> tuple[Array, Parameters]:
@@ -109,18 +89,15 @@ def monitor(x: Array, memory: Parameters, p: Parameters) -> tuple[Array, Paramet
     alarm = SMOOTHED * memory["alarm"] + (1 - SMOOTHED) * wrong
     weights = {name.removeprefix("gru."): value for name, value in p.items()}
     _, h = gru(x, memory["h"], weights)
-    expected = x + h @ p["head.weight"].T + p["head.bias"]
-    return alarm, {"h": h, "expected": expected, "alarm": alarm}
+    return alarm, {"h": h, "expected": x + h @ p["head.weight"].T + p["head.bias"], "alarm": alarm}
 
 
-def calibrated(params: Parameters) -> sn.RNN:
+def calibrated(network: nn.Module, params: Parameters) -> sn.RNN:
     """Returns the monitor with the limits of a healthy motor that was not trained on."""
     healthy = motor(FRAMES, seed=100)
     with torch.inference_mode():
-        model = Predictor()
-        model.load_state_dict({name: torch.from_numpy(value) for name, value in params.items()})
-        expected = model(torch.from_numpy(healthy[None]))[0].numpy()
-    usual = np.median(np.abs(expected[:-1] - healthy[1:]), axis=0) / np.float32(NORMAL)
+        next_ones = expected(network, torch.from_numpy(healthy[None]))[0].numpy()
+    usual = np.median(np.abs(next_ones[:-1] - healthy[1:]), axis=0) / np.float32(NORMAL)
     known = {**params, "usual": usual, "limit": np.ones(1, np.float32)}
     rnn = sn.RNN(monitor, known, memory={"h": HIDDEN, "expected": SENSORS, "alarm": 1})
     alarms, _ = rnn(healthy[None])
@@ -148,40 +125,20 @@ def judge(alarms: Array) -> Judgement:
     return Judgement(delays, int((over & quiet).sum()))
 
 
-def make(folder: Path, epochs: int = EPOCHS) -> tuple[sn.RNN, DeviceBuild]:
-    """Makes the monitor in C99 and the held-out series in a folder. Returns the monitor in Python, and the
-    build.
-    """
-    rnn = calibrated(train(epochs))
-    made = build(rnn, folder, name="monitor", target="c", inputs=SENSORS, force=True)
-    (folder / "held_out.f32").write_bytes(motor(FRAMES, 200, FAULTS).astype("<f4").tobytes())
-    return rnn, made
+def make(folder: Path, epochs: int = EPOCHS) -> Example:
+    """Makes the monitor in C99 and the held-out series in a folder."""
+    rnn = calibrated(*train(epochs))
+    return made(folder, "monitor", Path(__file__), rnn, motor(FRAMES, 200, FAULTS))
 
 
-def run(folder: Path, compiler: str = "cc", flags: tuple[str, ...] = ("-std=c99", "-O2")) -> Array:
-    """Compiles the monitor of a folder, runs it on the held-out series, and returns its alarms [frames]."""
-    sources = Path(__file__).with_suffix(".c"), folder / "monitor.c"
-    subprocess.run([compiler, *flags, *sources, f"-I{folder}", "-o", folder / "run"], check=True)
-    with (folder / "held_out.f32").open("rb") as frames:
-        done = subprocess.run([folder / "run"], stdin=frames, capture_output=True, text=True, check=True)
-    return np.array([float(line.split()[0]) for line in done.stdout.splitlines()], np.float32)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Trains, builds and runs the monitor, and prints what it takes and which faults it finds."""
-    parser = argparse.ArgumentParser(description="Make a monitor of a motor in C, and run it.")
-    parser.add_argument("folder", type=Path, help="the folder for the source code and the program")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    options = parser.parse_args(arguments)
-    _, made = make(options.folder, options.epochs)
-    print(f"RAM {made.sizes.ram_bytes} bytes, constants {made.sizes.constant_bytes} bytes, ", end="")
-    print(f"{made.sizes.multiply_adds} multiply-adds per frame")
-    judgement = judge(run(options.folder))
+def report(example: Example, alarms: Array) -> None:
+    """Prints which faults were found, and how soon."""
+    judgement = judge(alarms[:, 0])
     for name, (begin, _) in FAULTS.items():
         delay = judgement.delays.get(name)
         print(f"{name} at {begin}: {'not found' if delay is None else f'found after {delay} frames'}")
-    print(f"false alarms in {FRAMES} frames: {judgement.false}")
+    print(f"false alarms in {len(alarms)} frames: {judgement.false}")
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, make, report, EPOCHS)

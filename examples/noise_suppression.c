@@ -4,7 +4,7 @@
 
        .venv/bin/python examples/noise_suppression.py build/noise
        cc -std=c99 -O2 examples/noise_suppression.c build/noise/suppressor.c -Ibuild/noise -lm -o build/noise/run
-       build/noise/run < build/noise/noisy.f32 > build/noise/quiet.f32
+       build/noise/run build/noise/frames build/noise/outputs
 */
 
 #include <stdio.h>
@@ -13,10 +13,11 @@
 
 static suppressor_context context; /* all that the suppressor keeps: SUPPRESSOR_RAM_BYTES */
 
-int main(void)
+int main(int count, char **names)
 {
     float noisy[SUPPRESSOR_X_SIZE];
     float quiet[SUPPRESSOR_Y_SIZE];
+    if (count != 3 || !freopen(names[1], "rb", stdin) || !freopen(names[2], "wb", stdout)) return 2;
     if (suppressor_reset(&context) != SUPPRESSOR_OK) return 1;
     while (fread(noisy, sizeof noisy, 1, stdin) == 1) {
         if (suppressor_step(&context, noisy, quiet) != SUPPRESSOR_OK) return 1;

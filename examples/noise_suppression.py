@@ -2,8 +2,8 @@
 
 A step takes 64 new samples of 8 kHz, which are 8 ms. It computes the spectrum of these and the 64 before, and
 the energies of 16 bands. A GRU, trained in PyTorch, gives a gain for each band; the weighted spectrum becomes
-samples again, which are 64 behind those that came. Speech and noises are made by `sounds.py`, so there is
-nothing to download. Speakers and noises of the test were not trained on.
+samples again, which are 64 behind those that came. The speech is recorded, `sounds.py` puts it into noises,
+and nothing is downloaded. Speakers and noises of the test were not trained on.
 
 This whole step becomes C99, which `noise_suppression.c` runs frame by frame.
 
@@ -12,34 +12,23 @@ Run it from the root of the repository (a minute; it needs a C compiler):
     .venv/bin/python examples/noise_suppression.py build/noise [--epochs N]
 """
 
-import argparse
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import Progress
+from on_devices import Array, Example, Network, Parameters, fitted, made, main
 from sound_features import BANDS, QUIET, bands, features, spectra
-from sounds import FRAME, KNOWN, NEW, RATE, WINDOW, Scene, scene
-from torch import nn
+from sounds import DECIBELS, FRAME, NEW, WINDOW, Scene, held_out, training_scenes
 
 import stepnet as sn
-import stepnet.torch
-from stepnet.build import DeviceBuild, build
 from stepnet.cli.demo import gru
 
-Array = np.ndarray
-Parameters = dict[str, Array]
-HIDDEN, EPOCHS = 48, 40
-SCENES, FRAMES, BATCH = 240, 250, 40
+HIDDEN, EPOCHS = 48, 30
+SCENES, FRAMES, BATCH = 360, 250, 40
 SEEDS = {"training": 0, "test": 1_000_000}
 """The first numbers of scenes: each has a speaker of its own."""
-DECIBELS = (0, 5, 10)
-"""The strengths of speech in scenes of the test, compared with that of noise."""
-EACH = 4
-"""The scenes of the test for each noise and strength."""
 SPAN = 2 * FRAME
 
 
@@ -57,29 +46,6 @@ def waves() -> Parameters:
 # ---- training
 
 
-class Gains(nn.Module):
-    """A GRU that gives a gain for each band."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gru = stepnet.torch.GRU(BANDS, HIDDEN, batch_first=True)
-        self.head = nn.Linear(HIDDEN, BANDS)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The gains [sequences, frames, 16] for logarithms of energies."""
-        return torch.sigmoid(self.head(self.gru(x)[0]))
-
-
-def training_scenes(count: int) -> list[Scene]:
-    """Makes scenes of known noises, from -3 to 15 decibels, at several loudnesses."""
-    random = np.random.default_rng(SEEDS["training"])
-    rows = [(random.uniform(-3, 15), 10 ** random.uniform(-1.8, -0.6)) for _ in range(count)]
-    return [
-        scene(number, FRAMES, KNOWN[number % len(KNOWN)], decibels, loudness)
-        for number, (decibels, loudness) in enumerate(rows)
-    ]
-
-
 def away(gains: torch.Tensor, noisy: torch.Tensor, clean: torch.Tensor) -> torch.Tensor:
     """Computes the noise that is left, and the speech that is lost, of each sequence: in decibels of the
     speech, the mean.
@@ -94,7 +60,7 @@ def train(epochs: int = EPOCHS, count: int = SCENES) -> Parameters:
     features.
     """
     torch.manual_seed(0)
-    scenes = training_scenes(count)
+    scenes = training_scenes(SEEDS["training"], count, FRAMES, 15)
     noisy, clean = (
         torch.from_numpy(np.stack([spectra(each) for each in part]))
         for part in ([one.noisy for one in scenes], [one.clean for one in scenes])
@@ -102,21 +68,13 @@ def train(epochs: int = EPOCHS, count: int = SCENES) -> Parameters:
     heard = features(noisy.numpy())
     mean, deviation = heard.mean((0, 1)), heard.std((0, 1))
     inputs, triangles = torch.from_numpy((heard - mean) / deviation), torch.from_numpy(bands().T.copy())
-    model = Gains()
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    with Progress() as progress:
-        task, loss = progress.add_task("training", total=epochs), torch.zeros(())
-        for _ in range(epochs):
-            for chosen in torch.randperm(count).split(BATCH):
-                loss = away(model(inputs[chosen]) @ triangles, noisy[chosen], clean[chosen])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-            schedule.step()
-            progress.update(task, advance=1, description=f"away from speech by {loss.item():.1f} dB")
-    known = {name: value.numpy() for name, value in model.state_dict().items()}
-    return {**known, "mean": mean, "deviation": deviation}
+    network = Network(BANDS, HIDDEN, BANDS)
+
+    def loss(chosen: torch.Tensor) -> torch.Tensor:
+        """The distance from speech of the sound that gains leave."""
+        return away(torch.sigmoid(network(inputs[chosen])) @ triangles, noisy[chosen], clean[chosen])
+
+    return {**fitted(network, loss, count, BATCH, epochs, 5e-3), "mean": mean, "deviation": deviation}
 
 
 # ---- the step
@@ -157,18 +115,18 @@ def suppressor(params: Parameters) -> sn.RNN:
 # ---- the test
 
 
-def held_out() -> list[tuple[str, int, Scene]]:
-    """Makes the scenes of the test, of new noises and speakers, with the noise's name and strength."""
-    rows = [(noise, decibels) for noise in NEW for decibels in DECIBELS for _ in range(EACH)]
-    return [
-        (noise.__name__, decibels, scene(SEEDS["test"] + number, FRAMES, noise, decibels))
-        for number, (noise, decibels) in enumerate(rows)
-    ]
+def scenes() -> list[Scene]:
+    """Makes the scenes of the test."""
+    return held_out(SEEDS["test"], FRAMES)
 
 
 def ratio(clean: Array, heard: Array) -> float:
-    """Returns how much stronger speech is than what else is heard, in decibels."""
-    return float(10 * np.log10(np.mean(np.square(clean)) / np.mean(np.square(heard - clean))))
+    """Returns how much stronger speech is than what else is heard, in decibels, whatever the loudness of the
+    sound: the SI-SDR of J. Le Roux, S. Wisdom, H. Erdogan, J. R. Hershey, "SDR - half-baked or well done?",
+    2019.
+    """
+    speech = clean * (heard @ clean) / (clean @ clean)
+    return float(10 * np.log10(np.sum(np.square(speech)) / np.sum(np.square(heard - speech))))
 
 
 @dataclass(frozen=True)
@@ -186,45 +144,26 @@ def judge(scenes: Sequence[Scene], sounds: Array) -> Improvement:
     return Improvement(float(np.mean(before)), float(np.mean(after)))
 
 
-def make(folder: Path, epochs: int = EPOCHS, count: int = SCENES) -> tuple[sn.RNN, DeviceBuild]:
-    """Makes the suppressor in C99 and the sound of the test in a folder. Returns it in Python, and the
-    build.
-    """
-    rnn = suppressor(train(epochs, count))
-    made = build(rnn, folder, name="suppressor", target="c", inputs=FRAME, force=True)
-    sound = np.concatenate([each.noisy for _, _, each in held_out()])
-    (folder / "noisy.f32").write_bytes(sound.astype("<f4").tobytes())
-    return rnn, made
+def make(folder: Path, epochs: int = EPOCHS, count: int = SCENES) -> Example:
+    """Makes the suppressor in C99 and the sound of the test in a folder."""
+    sound = np.concatenate([each.noisy for each in scenes()])
+    return made(
+        folder, "suppressor", Path(__file__), suppressor(train(epochs, count)), sound.reshape(-1, FRAME)
+    )
 
 
-def run(folder: Path, compiler: str = "cc", flags: tuple[str, ...] = ("-std=c99", "-O2")) -> Array:
-    """Compiles the suppressor of a folder, runs it on the sound of the test, and returns its sound."""
-    sources = Path(__file__).with_suffix(".c"), folder / "suppressor.c"
-    subprocess.run([compiler, *flags, *sources, f"-I{folder}", "-lm", "-o", folder / "run"], check=True)
-    with (folder / "noisy.f32").open("rb") as noisy, (folder / "quiet.f32").open("wb") as quiet:
-        subprocess.run([folder / "run"], stdin=noisy, stdout=quiet, check=True)
-    return np.fromfile(folder / "quiet.f32", "<f4")
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Trains, builds and runs the suppressor, and prints what it takes and how much noise it takes away."""
-    parser = argparse.ArgumentParser(description="Make noise suppression in C, and run it.")
-    parser.add_argument("folder", type=Path, help="the folder for the source code and the program")
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    options = parser.parse_args(arguments)
-    _, made = make(options.folder, options.epochs)
-    print(f"RAM {made.sizes.ram_bytes} bytes, constants {made.sizes.constant_bytes} bytes, ", end="")
-    print(f"{made.sizes.multiply_adds} multiply-adds per frame of {1000 * FRAME // RATE} ms")
-    rows = held_out()
-    sounds = run(options.folder).reshape(len(rows), -1)
-    for noise in NEW:
+def report(example: Example, sounds: Array) -> None:
+    """Prints how much noise was taken away."""
+    rows = scenes()
+    sounds = sounds.reshape(len(rows), -1)
+    for name in NEW:
         for decibels in DECIBELS:
-            own = [at for at, row in enumerate(rows) if row[:2] == (noise.__name__, decibels)]
-            found = judge([rows[at][2] for at in own], sounds[own])
-            print(f"{noise.__name__} at {decibels} dB: from {found.before:.1f} to {found.after:.1f} dB")
-    found = judge([each for _, _, each in rows], sounds)
+            own = [at for at, row in enumerate(rows) if (row.name, row.decibels) == (name, decibels)]
+            found = judge([rows[at] for at in own], sounds[own])
+            print(f"{name} at {decibels} dB: from {found.before:.1f} to {found.after:.1f} dB")
+    found = judge(rows, sounds)
     print(f"all: {found.after - found.before:.1f} dB better")
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, make, report, EPOCHS)

@@ -1,92 +1,30 @@
-"""Sounds for the examples: speech-like sounds of made speakers, and noises, at 8 kHz.
+"""Scenes for the examples: recorded speech in noises, at 8 kHz.
 
-A speaker has a pitch, and formants in proportion to others'. Words are syllables of vowels with hisses,
-hums or bursts around, as a formant synthesiser makes them: harmonics of the pitch and noise, each weighted
-by resonances. Formants of vowels: G. E. Peterson and H. L. Barney, "Control methods used in a study of the
-vowels", 1952.
+A scene has one speaker, who says digits with pauses between. Noises are made, but for the babble of others,
+which is recorded as well. Speakers of the test, and most kinds of its noises, are not those of training.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from spoken_digits import FOLDER, RATE, TEST, TRAINING, read
 
 Array = np.ndarray
 Random = np.random.Generator
-RATE, FRAME = 8000, 64
-"""Samples a second, and of a frame: 8 ms."""
-VOWELS = np.array(
-    [
-        (270, 2290, 3010),
-        (390, 1990, 2550),
-        (530, 1840, 2480),
-        (660, 1720, 2410),
-        (730, 1090, 2440),
-        (570, 840, 2410),
-        (440, 1020, 2240),
-        (300, 870, 2240),
-        (640, 1190, 2390),
-        (490, 1350, 1690),
-    ]
-)
-"""Three formants of each vowel of men, in Hz."""
-NASAL = (280, 1000, 2200)
-BANDWIDTHS = np.array((70.0, 100.0, 150.0))
+FRAME, FADED = 64, 40
+"""The samples of a frame, 8 ms, and of the beginning of a recording in which it becomes loud."""
+DECIBELS, EACH = (0, 5, 10), 4
+"""The strengths of speech in tests, beside that of noise, and the scenes of each noise and strength."""
 FREQUENCIES = np.arange(FRAME + 1) * (RATE / 2 / FRAME)
 WINDOW = np.sin(np.pi * (np.arange(2 * FRAME) + 0.5) / (2 * FRAME))
 """The window of two frames: its squares in steps of a frame add up to 1."""
 
 
-@dataclass
-class Course:
-    """The course of a voice by frames: its formants [frames, 3], the strengths of voice and of hiss, and the
-    middle of the hiss in Hz.
-    """
-
-    formants: list[Array] = field(default_factory=list)
-    voice: list[float] = field(default_factory=list)
-    hiss: list[float] = field(default_factory=list)
-    middle: list[float] = field(default_factory=list)
-
-    def add(self, frames: int, formants: Array, voice: float, hiss: float, middle: float = 2500.0) -> None:
-        """Goes on for some frames."""
-        self.formants += [formants] * frames
-        self.voice += [voice] * frames
-        self.hiss += [hiss] * frames
-        self.middle += [middle] * frames
-
-
-def syllable(course: Course, random: Random, stress: float) -> None:
-    """Adds a consonant, a vowel, and sometimes another consonant."""
-    vowel = VOWELS[random.integers(len(VOWELS))]
-
-    def consonant() -> None:
-        """Adds a hiss, a hum or a burst."""
-        kind, middle = random.integers(4), random.uniform(1500, 3800)
-        if kind == 0:
-            course.add(int(random.integers(6, 16)), vowel, 0.0, stress * random.uniform(0.1, 0.5), middle)
-        elif kind == 1:
-            course.add(int(random.integers(5, 11)), np.array(NASAL), 0.5 * stress, 0.0)
-        elif kind == 2:
-            course.add(int(random.integers(3, 8)), vowel, 0.0, 0.0)
-            course.add(2, vowel, 0.0, stress * random.uniform(0.3, 0.8), middle)
-
-    consonant()
-    course.add(int(random.integers(9, 26)), vowel, stress, 0.01)
-    if random.uniform() < 0.4:
-        consonant()
-
-
-def smoothed(values: Array, frames: int) -> Array:
-    """Averages over some frames around each."""
-    padded = np.pad(values, [(frames // 2, frames - 1 - frames // 2)] + [(0, 0)] * (values.ndim - 1), "edge")
-    sums = np.cumsum(np.concatenate([np.zeros_like(padded[:1]), padded]), 0)
-    return (sums[frames:] - sums[:-frames]) / frames
-
-
 def wander(random: Random, frames: int, over: int) -> Array:
     """Makes a number that wanders, with a mean square of 1. over: the frames in which it becomes another."""
-    return smoothed(random.normal(size=frames + over), over)[over:] * over**0.5
+    return np.convolve(random.normal(size=frames + over - 1), np.full(over, over**-0.5), "valid")
 
 
 def shaped(random: Random, weights: Array) -> Array:
@@ -101,46 +39,58 @@ def shaped(random: Random, weights: Array) -> Array:
     return whole[:-1].ravel()
 
 
-def harmonics(random: Random, pitch: Array, formants: Array, strength: Array) -> Array:
-    """Makes a voice: pitch [frames] in Hz, formants [frames, 3], strength [frames]."""
-    steps = (np.arange(FRAME) + 0.5) / FRAME
-    along = np.append(pitch, pitch[-1])
-    at = (along[:-1, None] * (1 - steps) + along[1:, None] * steps).ravel()
-    phase, count = 2 * np.pi * np.cumsum(at) / RATE, int(RATE / 2 / pitch.min())
-    whole = np.zeros(len(at))
-    for number in range(1, count + 1):
-        ratio = (number * pitch)[:, None] / formants
-        bands = (number * pitch)[:, None] * BANDWIDTHS / formants**2
-        resonance = np.prod(1 / np.sqrt((1 - ratio**2) ** 2 + bands**2), axis=1)
-        size = strength * resonance / number**0.5 * (number * pitch < RATE / 2 - 100)
-        size = np.append(size, size[-1])
-        sizes = (size[:-1, None] * (1 - steps) + size[1:, None] * steps).ravel()
-        whole += sizes * np.sin(number * phase + random.uniform(0, 2 * np.pi))
-    return whole
+# ---- speech
 
 
-def speech(random: Random, frames: int) -> tuple[Array, Array]:
-    """Makes words of one new speaker: samples [64 frames], with a mean square of 1 while somebody speaks, and
-    whether somebody does, [frames].
+@cache
+def recordings(speaker: str) -> list[Array]:
+    """Returns what a speaker says: samples, which begin and end softly."""
+    soft = np.sin(np.pi / 2 * (np.arange(FADED) + 0.5) / FADED) ** 2
+    words = [each.samples.copy() for each in read(FOLDER / f"{speaker}.au")]
+    for word in words:
+        word[:FADED] *= soft
+        word[-FADED:] *= soft[::-1]
+    return words
+
+
+def spoken(word: Array) -> Array:
+    """Tells where something is heard [samples]: the energies around are at most 25 dB below the largest."""
+    energies = np.convolve(np.square(word), np.ones(5 * FRAME), "same")
+    return energies > energies.max() * 10**-2.5
+
+
+def faster(word: Array, times: float) -> Array:
+    """Returns samples as a player gives them that runs faster: so the voice is higher, too."""
+    return np.interp(np.arange(0, len(word) - 1, times), np.arange(len(word)), word)
+
+
+def speech(random: Random, frames: int, speaker: str, tempo: float = 1.0) -> tuple[Array, Array]:
+    """Puts recordings of a speaker and pauses together: samples [64 frames], with a mean square of 1 while
+    somebody speaks, and whether somebody does, [frames].
     """
-    course, tall = Course(), random.uniform(0.9, 1.25)
-    pause = VOWELS[8]
-    course.add(int(random.integers(5, 60)), pause, 0.0, 0.0)
-    while len(course.voice) < frames:
-        for _ in range(random.integers(1, 5)):
-            syllable(course, random, random.uniform(0.5, 1.2))
-        course.add(int(random.integers(4, 90)), pause, 0.0, 0.0)
-    formants = smoothed(np.array(course.formants[:frames], float), 5) * tall
-    voice, hiss = (smoothed(np.array(each[:frames]), 3) for each in (course.voice, course.hiss))
-    base = 75 * tall ** random.uniform(1, 5) * random.uniform(1, 1.3)
-    waves = np.sin(np.arange(frames) / random.uniform(15, 40)) + 0.3 * wander(random, frames, 20)
-    pitch = base * np.exp(0.12 * waves)
-    middles = smoothed(np.array(course.middle[:frames]), 3)[:, None]
-    spectrum = hiss[:, None] / (1 + ((FREQUENCIES - middles) / 700) ** 2)
-    samples = harmonics(random, pitch, formants, voice) + 3 * shaped(random, spectrum)
-    active = smoothed(np.maximum(voice, hiss), 7) > 0.02
-    power = np.mean(np.square(samples[np.repeat(active, FRAME)])) if active.any() else 1.0
-    return samples / np.sqrt(power), active
+    samples, heard = np.zeros(frames * FRAME), np.zeros(frames * FRAME, bool)
+    at = int(random.integers(5 * FRAME, 60 * FRAME))
+    while at < len(samples):
+        words = recordings(speaker)
+        word = faster(words[int(random.integers(len(words)))], tempo)
+        loud = spoken(word)
+        word = word * random.uniform(0.5, 1.2) / np.sqrt(np.mean(np.square(word[loud])))
+        room = len(samples) - at
+        samples[at : at + len(word)], heard[at : at + len(word)] = word[:room], loud[:room]
+        at += len(word) + int(random.integers(80 * FRAME if random.uniform() < 0.4 else 8 * FRAME))
+    power = np.mean(np.square(samples[heard])) if heard.any() else 1.0
+    return samples / np.sqrt(power), heard.reshape(-1, FRAME).mean(1) > 0.5
+
+
+def babble(random: Random, frames: int, speakers: Sequence[str]) -> Array:
+    """Makes a babble of recordings: five voices of speakers, who do not pause."""
+    whole = np.zeros(frames * FRAME)
+    for _ in range(5):
+        words = [scaled(word) for word in recordings(speakers[int(random.integers(len(speakers)))])]
+        chosen = [words[at] for at in random.integers(len(words), size=2 + frames // 15)]
+        stream = np.concatenate(chosen)[random.integers(2000) :]
+        whole += np.resize(stream, len(whole)) * random.uniform(0.7, 1.3)
+    return whole
 
 
 # ---- noises
@@ -221,18 +171,27 @@ def scaled(samples: Array) -> Array:
 
 
 Noise = Callable[[Random, int], Array]
-KNOWN: tuple[Noise, ...] = (slope, hum, fan, clicks, tones)
-NEW: tuple[Noise, ...] = (rain, wind, engine)
-"""The noises of training, and those that are only heard in tests."""
+KNOWN: dict[str, Noise | None] = {
+    "slope": slope,
+    "hum": hum,
+    "fan": fan,
+    "clicks": clicks,
+    "tones": tones,
+    "babble": None,
+}
+NEW: dict[str, Noise | None] = {"rain": rain, "wind": wind, "engine": engine, "babble": None}
+"""The noises of training, and those that are only heard in tests, by name; None is the babble of others."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Speech in noise: both [64 frames], and whether somebody speaks [frames]."""
+    """Speech in noise: both [64 frames], and whether somebody speaks [frames]. name: of the noise."""
 
     clean: Array
     noise: Array
     active: Array
+    name: str
+    decibels: float
 
     @property
     def noisy(self) -> Array:
@@ -240,11 +199,32 @@ class Scene:
         return (self.clean + self.noise).astype(np.float32)
 
 
-def scene(seed: int, frames: int, noise: Noise, decibels: float, loudness: float = 0.1) -> Scene:
+def scene(
+    seed: int, frames: int, name: str, decibels: float, loudness: float = 0.1, training: bool = False
+) -> Scene:
     """Makes a scene of one speaker in a noise. decibels: how much stronger speech is, while somebody speaks.
-    loudness: the speech's root mean square.
+    loudness: the speech's root mean square. training: with the speakers of training, faster or slower.
     """
     random = np.random.default_rng(seed)
-    clean, active = speech(random, frames)
-    behind = scaled(noise(random, frames)) * 10 ** (-decibels / 20)
-    return Scene(clean * loudness, behind * loudness, active)
+    speaker, *others = random.permutation(TRAINING if training else TEST)
+    clean, active = speech(random, frames, speaker, random.uniform(0.85, 1.2) if training else 1.0)
+    noise = {**KNOWN, **NEW}[name]
+    behind = babble(random, frames, others) if noise is None else noise(random, frames)
+    behind = scaled(behind) * 10 ** (-decibels / 20)
+    return Scene(clean * loudness, behind * loudness, active, name, decibels)
+
+
+def training_scenes(seed: int, count: int, frames: int, most: float) -> list[Scene]:
+    """Makes scenes of known noises, from -3 decibels to the most, at several loudnesses."""
+    random, names = np.random.default_rng(seed), list(KNOWN)
+    rows = [(random.uniform(-3, most), 10 ** random.uniform(-1.8, -0.6)) for _ in range(count)]
+    return [
+        scene(seed + number, frames, names[number % len(names)], *row, training=True)
+        for number, row in enumerate(rows)
+    ]
+
+
+def held_out(seed: int, frames: int) -> list[Scene]:
+    """Makes the scenes of a test, of new noises and speakers: the noises in turn, at three strengths."""
+    rows = [(name, decibels) for name in NEW for decibels in DECIBELS for _ in range(EACH)]
+    return [scene(seed + number, frames, *row) for number, row in enumerate(rows)]

@@ -14,6 +14,7 @@ COMMANDS = {
     "rnnoise": "bench.devices.rnnoise",
     "examples": "bench.devices.examples",
     "browser": "bench.devices.browser",
+    "weights": "bench.devices.weights",
 }
 """The module of each command; its function `command` has the options."""
 

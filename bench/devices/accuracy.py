@@ -1,4 +1,4 @@
-"""Accuracy of models in integers alone on the speakers of Japanese Vowels, beside float32.
+"""Accuracy of models in float16 and in integers alone on the speakers of Japanese Vowels, beside float32.
 
     python -m bench.devices accuracy
 
@@ -127,9 +127,16 @@ def scores_of(made: DeviceBuild, utterances: list[np.ndarray]) -> np.ndarray:
 
 
 def row(name: str, train: Speech, test: Speech) -> dict[str, float | str]:
-    """Returns how often a model is right: in float32, and in integers with each kind of activations."""
+    """Returns how often a model is right: in float32, with weights in float16, and in integers with each kind
+    of activations.
+    """
     model = MODELS[name](train)
-    found: dict[str, float | str] = {"model": name, "float32": test.correct(last(model(test.ragged())))}
+    half = sn.quantize(model, [train.ragged(FOR_SCALES)], "float16")
+    found: dict[str, float | str] = {"model": name}
+    found |= {
+        dtype: test.correct(last(each(test.ragged())))
+        for dtype, each in (("float32", model), ("float16", half))
+    }
     for activations in LARGEST:
         small = sn.quantize(model, [train.ragged(FOR_SCALES)], "int8", activations=activations)
         with TemporaryDirectory() as folder:
@@ -148,5 +155,5 @@ def rows() -> Iterator[dict[str, float | str]]:
 def command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Print how often models in integers are right on Japanese Vowels, beside float32."""
+    """Print how often models in float16 and in integers are right on Japanese Vowels, beside float32."""
     write_rows([*rows()], as_json, "right, in per cent of 370 utterances")

@@ -1,12 +1,18 @@
 /* Starts a program on an emulated Cortex-M, and ends the emulation with what `main` returns. `used_stack` gives
  * how many bytes of the stack were touched so far, `say` prints a number in hexadecimal digits, and what `keep` is
- * given is not left out.
+ * given is not left out. With -DFILES and the library rdimon a program has files of this machine, and arguments.
  */
 #include "board.h"
 
-enum { PAINT = 0x5AFEC0DE, WRITE = 4, EXIT = 0x20 };
+enum { PAINT = 0x5AFEC0DE, WRITE = 4, COMMAND_LINE = 0x15, EXIT = 0x20, MOST = 8 };
 extern unsigned stack_floor[], stack_top[];
+#ifdef FILES
+int main(int count, char **words);
+void initialise_monitor_handles(void); /* opens standard streams */
+void exit(int code);
+#else
 int main(void);
+#endif
 
 static int semihosting(int operation, const void *argument)
 {
@@ -50,6 +56,32 @@ void keep(const void *data)
     __asm__ volatile("" ::"r"(data));
 }
 
+#ifdef FILES
+static void run(void)
+{
+    static char text[256], *words[MOST];
+    const struct {
+        char *text;
+        unsigned size;
+    } block = {text, sizeof text};
+    int count = 0;
+    if (semihosting(COMMAND_LINE, &block)) fault();
+    for (char *at = text; *at && count < MOST;) {
+        words[count++] = at;
+        while (*at && *at != ' ')
+            at++;
+        if (*at) *at++ = 0;
+    }
+    initialise_monitor_handles();
+    exit(main(count, words));
+}
+#else
+static void run(void)
+{
+    stop((unsigned)main());
+}
+#endif
+
 void board_start(void)
 {
     volatile unsigned *end;
@@ -60,7 +92,7 @@ void board_start(void)
     __asm__ volatile("mov %0, sp" : "=r"(end));
     for (volatile unsigned *at = stack_floor; at < end; at++)
         *at = PAINT;
-    stop((unsigned)main());
+    run();
 }
 
 __attribute__((section(".vectors"), used)) static const void *const vectors[16] = {

@@ -57,11 +57,12 @@ CORES = {
 @dataclass(frozen=True)
 class Counted:
     """A run of a program. counts: how often the instruction at each address was executed. said: the numbers
-    that it printed, by their names.
+    that it printed, by their names. text: all that it printed.
     """
 
     counts: Mapping[int, int]
     said: Mapping[str, Sequence[int]]
+    text: str = ""
 
     @property
     def instructions(self) -> int:
@@ -114,20 +115,30 @@ def plugin(folder: Path) -> Path:
     return path
 
 
-def counted(program: Path, core: Core) -> Counted:
-    """Returns the counts of a run of a program; raises `InputError` if it does not return 0."""
+def counted(program: Path, core: Core, arguments: Sequence[str] = ()) -> Counted:
+    """Returns the counts of a run of a program in its folder; raises `InputError` if it does not return 0.
+
+    arguments: of its `main`, where that has files: without spaces.
+    """
     check_tools()
-    with TemporaryDirectory() as text:
-        counts = Path(text) / "counts"
+    words = "".join(f",arg={word}" for word in (program.name, *arguments))
+    with TemporaryDirectory() as folder:
+        counts = Path(folder) / "counts"
         command = [QEMU, "-M", core.machine, "-nographic", "-monitor", "none", "-serial", "none"]
-        command += ["-semihosting-config", "enable=on,target=native", "-kernel", program]
-        command += ["-plugin", f"{plugin(Path(text))},into={counts}"]
+        command += ["-semihosting-config", f"enable=on,target=native{words}", "-kernel", program]
+        command += ["-plugin", f"{plugin(Path(folder))},into={counts}"]
         done = subprocess.run(
-            [*map(str, command)], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=SECONDS
+            [*map(str, command)],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=SECONDS,
+            cwd=program.parent,
         )
         if done.returncode:
             raise InputError(f"{program.name} ended with {done.returncode} in {QEMU}: {done.stderr[-2000:]}")
-        return Counted(counts_of(counts.read_text()), said_in(done.stdout + done.stderr))
+        text = done.stdout + done.stderr
+        return Counted(counts_of(counts.read_text()), said_in(text), text)
 
 
 def counts_of(text: str) -> dict[int, int]:

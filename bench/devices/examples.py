@@ -1,4 +1,4 @@
-"""The examples for microcontrollers on emulated ones: instructions of a frame, and a sum of what they give.
+"""The examples for microcontrollers on emulated ones: their programs in C, and the instructions of a frame.
 
     python -m bench.devices examples
 
@@ -10,101 +10,67 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from bench.devices.counting import CORES, by_function, check_tools, counted, functions_of, linked
-from stepnet.build import DeviceBuild
+from bench.devices.counting import (
+    CORES,
+    GCC,
+    by_function,
+    check_tools,
+    counted,
+    functions_of,
+    linked,
+    output_of,
+)
 
-MAIN = """\
-#include "board.h"
-#include "{name}.h"
-
-static {name}_context context;
-static const union {{
-    unsigned char bytes[{bytes}];
-    int aligned;
-}} frames = {{{{ {data} }}}};
-static struct {{
-    {outputs}
-}} y;
-
-int main(void)
-{{
-    unsigned sum = 2166136261U;
-    if ({name}_reset(&context)) return 1;
-    for (unsigned at = 0; at < {count}; at++) {{
-        if ({name}_step(&context, (const void *)&frames.bytes[at * {size}], {places})) return 2;
-        for (unsigned place = 0; place < {given}; place++) {{
-            sum = (sum ^ ((const unsigned char *)&y)[place]) * 16777619U;
-        }}
-    }}
-    say("sum", sum);
-    return 0;
-}}
-"""
 FOLDER = Path(__file__).parents[2] / "examples"
-EXAMPLES = {
-    "motor_monitor": ("monitor", (1,)),
-    "noise_suppression": ("suppressor", (1, 8)),
-    "voice_activity": ("voice", (1, 8)),
-}
-"""By example, the name of its model in C, and how long it is trained: epochs, and scenes."""
-FRAMES = 20
+EXAMPLES = {"motor_monitor": (1,), "noise_suppression": (1, 12), "voice_activity": (1, 12)}
+"""By example, how long its model is trained: epochs, and scenes."""
+FRAMES = 80
+LIBRARY = ("memcpy", "memset", "__aeabi_", "sqrt")
+"""The beginnings of names of functions that a model calls from the compiler's library."""
 
 
 @dataclass(frozen=True)
 class BoardRun:
-    """A run of frames. outputs: the FNV-1a sum of the bytes of all outputs. instructions: of a frame."""
+    """A run of a program over frames. outputs: as it wrote them [frames, outputs]. said: what it printed.
+    instructions: those of a frame, in functions of the model and of the compiler's library.
+    """
 
-    outputs: int
+    outputs: np.ndarray
+    said: str
     instructions: float
 
 
-def built(example: str, folder: Path) -> tuple[DeviceBuild, np.ndarray]:
-    """Trains an example for a moment, and builds it in a folder. Returns the build, and frames [20, inputs]
-    as its program takes them.
-    """
+def built(name: str, folder: Path) -> Any:
+    """Trains an example for a moment, and makes it in a folder. Returns its `Example`."""
     if str(FOLDER) not in sys.path:
         sys.path.insert(0, str(FOLDER))
-    made: DeviceBuild = import_module(example).make(folder, *EXAMPLES[example][1])[1]
-    (x,) = made.program.of("input")
-    (file,) = (each for each in folder.iterdir() if each.suffix in (".f32", ".frames"))
-    return made, np.fromfile(file, x.dtype).reshape(-1, x.size)[:FRAMES]
+    return import_module(name).make(folder, *EXAMPLES[name])
 
 
-def on_board(made: DeviceBuild, name: str, frames: np.ndarray, core: str) -> BoardRun:
-    """Runs frames [frames, inputs], as the program takes them, through a build of source code: half of them,
-    and all, so that instructions of a frame can be told.
+def on_board(example: Any, core: str) -> BoardRun:
+    """Runs the program of an example over its first frames, which it reads from a file: half of them, and
+    all, so that instructions of a frame can be told.
     """
-    assert made.source is not None
-    folder, outputs = made.source.parent, made.program.of("output")
-    c_types = {"float32": "float", "int16": "short", "int8": "signed char"}
-    totals, sum_ = list[int](), 0
-    for count in (len(frames) // 2, len(frames)):
-        data = np.ascontiguousarray(frames[:count]).tobytes()
-        main = folder / "main.c"
-        main.write_text(
-            MAIN.format(
-                name=name,
-                bytes=len(data),
-                data=", ".join(map(str, data)),
-                count=count,
-                size=len(data) // count,
-                outputs=" ".join(f"{c_types[each.dtype]} {each.name}[{each.size}];" for each in outputs),
-                places=", ".join(f"y.{each.name}" for each in outputs),
-                given=sum(each.bytes for each in outputs),
-            )
-        )
-        options = ["-O2", "-ffp-contract=off", f"-I{folder}"]
-        program = linked(folder, "board", CORES[core], [main, made.source], options)
-        run = counted(program, CORES[core])
+    folder, (y,) = example.folder, example.made.program.of("output")
+    options = ["-O2", "-ffp-contract=off", "--specs=rdimon.specs", "-DFILES", f"-I{folder}"]
+    program = linked(folder, "board", CORES[core], example.sources, options)
+    objects = folder / "model.o"
+    output_of([GCC, *CORES[core].options, *options[:2], "-c", example.sources[1], "-o", objects])
+    own = {*functions_of(objects).values()}
+    totals, text = list[int](), ""
+    for count in (FRAMES // 2, FRAMES):
+        (folder / "some").write_bytes(example.codes[:count].tobytes())
+        run = counted(program, CORES[core], ("some", "given"))
         functions = by_function(run.counts, functions_of(program))
-        totals.append(functions.total() - functions["main"])
-        (sum_,) = run.said["sum"]
-    return BoardRun(sum_, (totals[1] - totals[0]) / (len(frames) - len(frames) // 2))
+        totals.append(sum(n for name, n in functions.items() if name in own or name.startswith(LIBRARY)))
+        text = run.text
+    outputs = np.fromfile(folder / "given", y.dtype).reshape(-1, y.size)
+    return BoardRun(outputs, text, (totals[1] - totals[0]) / (FRAMES - FRAMES // 2))
 
 
 def command(
@@ -112,9 +78,9 @@ def command(
 ) -> None:
     """Print the instructions that a frame of each example takes of each core."""
     check_tools()
-    for example, (name, _) in EXAMPLES.items():
+    for name in EXAMPLES:
         with TemporaryDirectory() as folder:
-            made, frames = built(example, Path(folder))
+            example = built(name, Path(folder))
             for core in cores.split(","):
-                count = on_board(made, name, frames, core).instructions
-                typer.echo(f"{example} on {core}: {count:,.0f} instructions a frame")
+                count = on_board(example, core).instructions
+                typer.echo(f"{name} on {core}: {count:,.0f} instructions a frame")

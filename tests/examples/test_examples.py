@@ -196,8 +196,11 @@ def test_the_cell_in_keras_adds(capsys: pytest.CaptureFixture[str]):
     assert [one.split(": ")[1] for one in reports] == ["compiled, IndRNNCell"] * 2
 
 
-def test_a_file_of_keras_is_served(capsys: pytest.CaptureFixture[str]):
-    times, differ, right = printed("keras_serve", capsys, "--epochs", "1")
+def test_a_file_of_keras_is_served(capsys: pytest.CaptureFixture[str], constants: Constants):
+    module = example("keras_serve")
+    constants(module, UNITS=16, ROUNDS=2)
+    module.main(["--epochs", "1"])
+    times, differ, right = capsys.readouterr().out.splitlines()
     theirs, ours = (float(part.split()[-2]) for part in times.split(" by ")[:2])
     assert ours < theirs
     assert float(differ.split()[4]) < 1e-5

@@ -1,39 +1,45 @@
-"""The monitor of a motor: in C it finds the faults that its stream finds, with the bits of NumPy."""
+"""The monitor of a motor: in C it finds the faults that its stream finds."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from examples_as_modules import example
+from on_devices import main
 from tolerance import assert_close
 
-from stepnet.compiler.targets.frame import FrameRun
-
-STRICT = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror")
-SOME = 350
-"""The frames that NumPy runs, among them a fault."""
-COMPILER = shutil.which("gcc")
+COMPILER = "cc"
 
 
-@pytest.mark.skipif(COMPILER is None, reason="gcc is missing")
-def test_the_monitor_in_c_finds_the_faults_of_the_held_out_series(tmp_path: Path):
-    module = example("motor_monitor")
-    rnn, made = module.make(tmp_path)
-    alarms = module.run(tmp_path, COMPILER, STRICT)
-    series = module.motor(module.FRAMES, 200, module.FAULTS)
-    run, stream = FrameRun(made.program), rnn.stream(rows=1)
-    numpys = [run.step(frame)[0][0] for frame in series[:SOME]]
-    np.testing.assert_array_equal(alarms[:SOME], numpys)
-    streamed = np.concatenate([stream.step(frame[None]) for frame in series])[:, 0]
-    assert_close(alarms, streamed, len(series), module.HIDDEN)
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="cc is missing")
+def test_the_monitor_in_c_finds_the_faults_of_the_held_out_series(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    module, made = example("motor_monitor"), list[Any]()
+
+    def make(folder: Path, epochs: int) -> Any:
+        made.append(module.make(folder, epochs))
+        return made[0]
+
+    main(module.__doc__, make, module.report, 2, [str(tmp_path), "--epochs", str(module.EPOCHS)])
+    (made,), said = made, capsys.readouterr().out.splitlines()
+    assert said[-1] == "false alarms in 1500 frames: 0"
+    assert (
+        f"RAM {made.made.sizes.ram_bytes} bytes, constants {made.made.sizes.constant_bytes} bytes, "
+        in said[-5]
+    )
+    alarms, stream = np.fromfile(tmp_path / "outputs", "f4"), made.rnn.stream(rows=1)
+    streamed = np.concatenate([stream.step(frame[None]) for frame in made.codes])[:, 0]
+    assert_close(alarms, streamed, len(streamed), module.HIDDEN)
     judgement = module.judge(alarms)
     assert judgement == module.judge(streamed)
     assert judgement.delays.keys() == module.FAULTS.keys()
     assert max(judgement.delays.values()) < 60
     assert judgement.false == 0
-    assert made.sizes.ram_bytes < 1_000
-    assert made.sizes.constant_bytes < 5_000
+    assert made.made.sizes.ram_bytes < 1_000
+    assert made.made.sizes.constant_bytes < 5_000
 
 
 def test_a_healthy_motor_is_the_same_before_a_fault():
