@@ -35,6 +35,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test s
 
 import pytest
 from constants import Constants
+from costs import Costs, costly_files, of_other_turns
 from hypothesis import HealthCheck, settings
 from linux_alone import skip_libraries
 from ray_session import RaySession, uses_ray
@@ -109,11 +110,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--steps", type=int, default=10_000, help="with --long: how many random steps")
     parser.addoption("--seed", type=int, help="with --long: what random steps begin with, as it was printed")
     parser.addoption("--share", default="1/1", help="without --long: 2/3 is of each three tests the second")
+    parser.addoption(
+        "--turn", default="1/1", help="without --long: 2/3 is of each three costly tests the second"
+    )
+    parser.addoption("--costs", action="store_true", help="measure files of tests, and write tests/costs.txt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A new seed for random steps where none is asked for; the workers of a run have it from there."""
     config.pluginmanager.register(RaySession())
+    if config.option.costs:
+        config.pluginmanager.register(Costs())
     if config.option.seed is None:
         config.option.seed = int.from_bytes(os.urandom(3), "big")
     if config.option.long and not hasattr(config, "workerinput"):
@@ -220,6 +227,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name: ("cases", count, cases[name]) for name, count in Counter(left.values()).items()
     }
     kept = [item for item in items if item not in left]
+    others = of_other_turns((item.nodeid for item in kept), costly_files(), config.option.turn)
+    config.stash[LEFT]["--turn"] = "turns", len(others), len(kept)
+    kept = [item for item in kept if item.nodeid not in others]
     place, of = map(int, config.option.share.split("/"))
     mine = dict.fromkeys(kept[place - 1 :: of])
     config.stash[LEFT]["--share"] = "shares", len(kept) - len(mine), len(kept)
@@ -279,9 +289,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
                 f"left to make test-long: {out:,} of {all_:,} {kind} of {len(counts)} tests"
             )
 
-    _, out, all_ = left.get("--share", ("shares", 0, 0))
-    if out:
-        terminalreporter.write_line(f"left to runs of other shares: {out:,} of {all_:,} tests")
+    for option, others in (("--turn", "other turns, which make test has all"), ("--share", "other shares")):
+        _, out, all_ = left.get(option, ("", 0, 0))
+        if out:
+            terminalreporter.write_line(f"left to runs of {others}: {out:,} of {all_:,} tests")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
