@@ -16,14 +16,15 @@ FRAMES = 9
 
 @dataclass
 class Numbers:
-    """Parameters of a dtype: the same numbers in each."""
+    """Parameters of a dtype: the same numbers in each. bits: the dtype of which they are numbers."""
 
     dtype: Any
+    bits: Any = "f4"
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(39))
 
     def __call__(self, *shape: int, scale: float = 0.4) -> Array:
-        """Random numbers, rounded to float32."""
-        return (self.random.normal(size=shape) * scale).astype("f4").astype(self.dtype)
+        """Random numbers, rounded to the dtype of bits."""
+        return (self.random.normal(size=shape) * scale).astype(self.bits).astype(self.dtype)
 
     def rnn(self, name: str, inputs: int, hidden: int) -> sn.RNN:
         """The recurrence of a known cell."""
@@ -71,6 +72,12 @@ def turned(x: Any, h: Any, params: Any) -> Any:
     return (h, np.tan(x) % 0.75, x // -0.5), h
 
 
+def divided(x: Any, h: Any, params: Any) -> Any:
+    """Remainders and whole quotients of float64."""
+    h = x % params["a"] + h * 0.5
+    return (h, x // params["a"], (x * 1e300) % 0.3), h
+
+
 def swapped(x: Any, memory: Any, params: Any) -> Any:
     """Memories that take the places of others, and values that are read from last to first, also after the
     loop that computes what they become.
@@ -99,10 +106,30 @@ def embedded(index: Any, params: Any) -> Any:
     return sn.layer_norm(params["T"][index] @ params["W"])
 
 
+def looked_up(word: Any, h: Any, params: Any) -> tuple[Any, Any]:
+    """A step that reads rows of a table and adds up products of them; its parameters may be float16."""
+    h = np.tanh(params["T"][word] @ params["W"] + params["b"]) - h * 0.5
+    return h, h
+
+
+def tables(numbers: Numbers) -> sn.RNN:
+    """A recurrence of that step, with a table and a matrix that are float16 unless it is in float64."""
+    half = Numbers("f8" if numbers.dtype == "f8" else "f2", "f2")
+    return sn.RNN(looked_up, {"T": half(9, 4), "W": half(4, 5), "b": numbers(5)}, memory=5)
+
+
 def quantized(numbers: Numbers) -> sn.Stack:
     """Two layers with products of int8."""
     samples = [frames_of("quantized")[None].astype(numbers.dtype)]
     return sn.quantize(sn.Stack([numbers.rnn("gru", 6, 10), numbers.rnn("lstm", 10, 9)]), samples, "int8")
+
+
+def halved(name: str, numbers: Numbers) -> tuple[Any, Any]:
+    """One of `MODELS` whose parameters are numbers of float16, quantized to it where it is in float32."""
+    model, inputs = MODELS[name](Numbers(numbers.dtype, "f2"))
+    if numbers.dtype == "f8":
+        return model, inputs
+    return sn.quantize(model, [frames_of(name)[None]], "float16"), inputs
 
 
 def pruned(numbers: Numbers) -> sn.RNN:
@@ -124,6 +151,13 @@ MODELS: dict[str, Callable[[Numbers], tuple[Any, Any]]] = {
         sn.quantize(pruned(numbers), [frames_of("pruned")[None].astype(numbers.dtype)], "int8"),
         6,
     ),
+    "half": lambda numbers: halved("stack", numbers),
+    "half_pruned": lambda numbers: halved("pruned", numbers),
+    "half_tables": lambda numbers: (tables(numbers), sn.Spec((), "int32")),
+    "bfloat16": lambda numbers: (
+        sn.quantize(MODELS["stack"](numbers)[0], [frames_of("stack")[None]], "bfloat16"),
+        6,
+    ),
     "sound": lambda numbers: (sound(numbers), 6),
     "custom": lambda numbers: (custom(numbers), 6),
     "operations": lambda numbers: (
@@ -131,6 +165,10 @@ MODELS: dict[str, Callable[[Numbers], tuple[Any, Any]]] = {
         6,
     ),
     "turned": lambda numbers: (sn.RNN(turned, {"a": numbers(6)}, memory=6), 6),
+    "divided": lambda numbers: (
+        sn.RNN(divided, {"a": numbers(6).astype("f8")}, memory=6),
+        sn.Spec(6, "float64"),
+    ),
     "swapped": lambda numbers: (sn.RNN(swapped, {"a": numbers(4)}, memory=[4, 4, 4, (1, 4)]), 4),
     "embedded": lambda numbers: (
         sn.Graph(embedded, {"T": numbers(9, 4), "W": numbers(4, 5)}),
@@ -147,9 +185,10 @@ INPUTS = {"gru": 3, "lstm": 5, "swapped": 4}
 def frames_of(name: str) -> Array:
     """Frames for a model."""
     random = np.random.default_rng(40)
-    if name == "embedded":
+    if name in ("embedded", "half_tables"):
         return random.integers(-9, 9, FRAMES).astype("i4")
-    return random.normal(size=(FRAMES, INPUTS.get(name, 6))).astype("f4")
+    dtype = "f8" if name == "divided" else "f4"
+    return random.normal(size=(FRAMES, INPUTS.get(name, 6))).astype(dtype)
 
 
 def built(name: str, folder: Path, target: str = "c", **options: Any) -> tuple[DeviceBuild, Array]:

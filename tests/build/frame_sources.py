@@ -17,6 +17,7 @@ STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror"
 SANITISED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 C_TYPES = {
     "float32": "float",
+    "float64": "double",
     "int32": "int32_t",
     "int64": "int64_t",
     "bool": "uint8_t",

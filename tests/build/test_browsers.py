@@ -83,7 +83,7 @@ def gru_package(folder: Path, **options: Any) -> DeviceBuild:
 def test_streams_have_the_bits_of_numpy(name: str, tmp_path: Path):
     made, frames = packaged(name, tmp_path), frames_of(name)
     (tmp_path / "frames").write_bytes(frames.tobytes())
-    array = "Int32Array" if frames.dtype == np.int32 else "Float32Array"
+    array = {"int32": "Int32Array", "float64": "Float64Array"}.get(frames.dtype.name, "Float32Array")
     results = in_node(tmp_path, RUN.format(array=array, count=len(frames), half=HALF))
     expected = outputs_of(made.program, frames)
     assert len(results) == 2  # with vectors and without

@@ -22,7 +22,7 @@ from stepnet.compiler.targets.frame.machine import (
     taken_by,
 )
 from stepnet.errors import RefusedError
-from tests.build.frame_models import MODELS, Numbers
+from tests.build.frame_models import MODELS, Numbers, built
 
 COMPILER = shutil.which("cc")
 NAMES = ("gru", "sound", "operations", "turned")
@@ -98,6 +98,54 @@ def test_a_frame_takes_no_more_stack_than_is_said(name: str, tmp_path: Path):
     assert written <= said.stack_bytes <= written + 128
 
 
+ARM = ("arm-none-eabi-gcc", "-mthumb")
+COMPILERS = {
+    "gcc": ("gcc",),
+    "clang": ("clang",),
+    "cortex-m0plus": (*ARM, "-mcpu=cortex-m0plus", "-mfloat-abi=soft"),
+    "cortex-m4f": (*ARM, "-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
+    "cortex-m55": (*ARM, "-mcpu=cortex-m55", "-mfloat-abi=hard"),
+}
+"""Compilers that write what each function takes of the stack, by a name of what they compile for."""
+
+
+@pytest.mark.long(every=5)
+@pytest.mark.parametrize("name", ["lstm", "operations", "turned", "int8"])
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_source_takes_no_more_stack_than_is_said_at_any_level(compiler: str, name: str, tmp_path: Path):
+    if shutil.which(COMPILERS[compiler][0]) is None:
+        pytest.skip(f"there is no {COMPILERS[compiler][0]}")
+    made, _ = built(name, tmp_path)
+    assert made.source is not None
+    assert made.sizes.stack_bytes is not None
+    text = made.source.read_text()
+    bodies = dict(re.findall(r"^(?:static (?:inline )?)?\w+ (\w+)\((.*?)^\}", text, flags=re.M | re.S))
+    calls = {each: {*re.findall(r"\w+", body)} & {*bodies} - {each} for each, body in bodies.items()}
+    for level in ("-O0", "-O1", "-O2", "-O3"):
+        command = [*COMPILERS[compiler], "-std=c99", level, "-fstack-usage", "-c", str(made.source)]
+        subprocess.run([*command, "-o", str(tmp_path / "m.o")], check=True)
+        rows = (line.split("\t") for line in (tmp_path / "m.su").read_text().splitlines())
+        taken = {place.rpartition(":")[2].partition(".")[0]: int(size) for place, size, _ in rows}
+
+        def deepest(function: str, taken: dict[str, int] = taken) -> int:
+            """The bytes of a function, and of the calls in it that take the most."""
+            return taken.get(function, 0) + max(map(deepest, calls[function]), default=0)
+
+        assert 0 < deepest("m_block") <= made.sizes.stack_bytes, level
+        assert level != "-O0" or made.sizes.stack_bytes < 5 * deepest("m_block")
+
+
+def test_functions_of_browsers_take_their_locals(tmp_path: Path):
+    model, inputs = MODELS["gru"](Numbers("f4"))
+    taken = [
+        build(model, tmp_path / each, name="m", target=each, inputs=inputs).sizes.stack_bytes
+        for each in ("wasm32", "wasm32-plain")
+    ]
+    assert taken[0] is not None
+    assert taken[1] is not None
+    assert taken[0] > taken[1] > 3 * 64  # a vector takes more than a number
+
+
 @pytest.mark.skipif(shutil.which("size") is None, reason="there is no size of binutils")
 @pytest.mark.parametrize("target", ["cortex-m4f", "riscv32", "armv7"])
 def test_code_has_the_size_that_binutils_say(target: str, tmp_path: Path):
@@ -131,9 +179,11 @@ def test_sizes_of_code_are_in_the_header_the_manifest_and_the_limits(tmp_path: P
         build(model, tmp_path, name="m", target="cortex-m4f", inputs=inputs, flash=limit, force=True)
     build(model, tmp_path, name="m", target="cortex-m4f", inputs=inputs, flash=limit + 1, force=True)
     source = build(model, tmp_path / "c", name="m", target="c", inputs=inputs)
-    assert (source.sizes.code_bytes, source.sizes.stack_bytes) == (None, None)
+    assert source.sizes.code_bytes is None
     assert source.header is not None
-    assert "Bytes of code and stack depend on the compiler" in " ".join(source.header.read_text().split())
+    text = source.header.read_text()
+    assert f"#define M_STACK_BYTES {source.sizes.stack_bytes}U" in text
+    assert "Bytes of code depend on the compiler" in text
     with pytest.raises(RefusedError, match="bytes of flash for constants alone, and there are 100"):
         build(model, tmp_path / "d", name="m", target="c", inputs=inputs, flash=100)
 

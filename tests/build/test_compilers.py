@@ -25,7 +25,7 @@ FUSING = ["-O2", "-mfma"] if platform.machine() == "x86_64" else ["-O2"]
 
 
 @pytest.mark.skipif(CLANG is None, reason="there is no clang")
-@pytest.mark.parametrize("name", ["operations", "quantized", "int8", "int16"])
+@pytest.mark.parametrize("name", ["operations", "quantized", "half_tables", "int8", "int16"])
 def test_clang_has_no_warnings_and_the_bits_of_numpys_operations(name: str, tmp_path: Path):
     made, given = built(name, tmp_path)
     command = [str(CLANG), "-std=c99", *EVERYTHING, "-Werror", "-fsyntax-only", str(made.source)]
@@ -58,7 +58,7 @@ DOCUMENTED = Path(__file__).parents[2] / "docs" / "devices.md"
 @pytest.mark.skipif(CPPCHECK is None, reason="there is no cppcheck")
 def test_the_rules_of_misra_that_are_broken_are_those_of_the_page(tmp_path: Path):
     broken = set[str]()
-    for name, integers in (("operations", "unix64"), ("int8", "arm32-wchar_t4")):
+    for name, integers in (("operations", "unix64"), ("bfloat16", "unix64"), ("int8", "arm32-wchar_t4")):
         made, _ = built(name, tmp_path / name)
         options = ["--std=c99", "--addon=misra", f"--platform={integers}", "--enable=style", "--quiet"]
         command = [str(CPPCHECK), *options, str(made.source)]

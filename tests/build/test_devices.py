@@ -24,8 +24,8 @@ MAIN = Path(__file__).with_name("device_main.c")
 FLOATS = [name for name, row in DEVICES.items() if row.has_float]
 
 
-LIBRARY = {"operations"}
-"""Models with float64, which a compiler's library computes on processors of 32 bits."""
+LIBRARY = {"operations", "turned", "divided"}
+"""Models with float64 or divisions of int64, which a compiler's library computes on processors of 32 bits."""
 WITHIN = {
     "armv7": {"int8", "int16"},
     "cortex-m0plus": {"quantized", "pruned_int8", "swapped", "int8", "int16"},

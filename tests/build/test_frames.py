@@ -39,7 +39,9 @@ def test_c_has_the_bits_of_numpys_operations(name: str, tmp_path: Path):
     run_on(compiled(made, main_of(made.program), *SANITISED), made, frames_of(name))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("quantized", "pruned_int8")])
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name not in ("quantized", "pruned_int8", "bfloat16")]
+)
 def test_frames_have_the_values_of_the_interpreter(name: str, tmp_path: Path):
     model, inputs = MODELS[name](Numbers("f4"))
     exact, given = MODELS[name](Numbers("f8"))[0], frames_of(name)
@@ -155,10 +157,6 @@ def test_what_is_refused(tmp_path: Path):
         "source code has its weights inside: leave out weights='beside'"
     )
     assert "ram is a number of bytes, not -1" in refused(gru, tmp_path, inputs=3, ram=-1)
-    divided = sn.RNN(lambda x, h, p: (x % p, h // p), np.ones(3), memory=3)
-    message = refused(divided, tmp_path, inputs=3)
-    assert message.startswith("the operation remainder has no form for one frame (at ")
-    assert message.endswith("cast it to float32, or write it as x - floor(x / y) * y")
     counted = sn.RNN(lambda x, h, p: (x @ p, h), np.ones((3, 2), "i4"), memory=3)
     assert "its numbers are integers" in refused(counted, tmp_path, inputs=sn.Spec(3, "int32"))
     backward = sn.RNN(lambda x, h, p: (x + h, x), np.ones(3, "f4"), memory=3, reverse=True)

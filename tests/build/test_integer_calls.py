@@ -11,7 +11,7 @@ from command_line import stepnet
 import stepnet as sn
 from stepnet.build import build
 from stepnet.compiler.targets.frame import FrameRun, codes_of
-from stepnet.errors import InputError, StepError
+from stepnet.errors import InputError, RefusedError, StepError
 from stepnet.onnx import save as save_onnx
 from tests.build.integer_models import FRAMES, gru, many
 
@@ -55,8 +55,6 @@ def test_sequences_of_all_forms_have_the_integers_of_frames(spoken: Any):
     np.testing.assert_array_equal(ends["y"], ends["last"])
     again = pickle.loads(pickle.dumps(small))
     np.testing.assert_array_equal(again(FRAMES, statics=statics)["y"], whole["y"])
-    assert "x: int16" not in small.explain()
-    assert "output y_y int16[8]" in small.explain()
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -118,3 +116,78 @@ def test_a_file_gives_the_same_source(make: Any, tmp_path: Path):
     given = ("build", tmp_path / "m.stepnet", "-o", tmp_path / "c", "--target", "c", "--name", "m")
     assert stepnet(*given)[0] == 0
     assert texts[0] == texts[1] == (tmp_path / "c" / "m.c").read_bytes()
+
+
+# ---- models without a recurrence, and numbers that saturate
+
+
+def convolved(x: Any, params: Any) -> Any:
+    """A model without a recurrence."""
+    return np.tanh(sn.conv1d(x, params["w"], padding="causal") + params["b"]) @ params["d"]
+
+
+@pytest.mark.parametrize("activations", ["int8", "int16"])
+def test_models_without_a_recurrence_are_near_those_of_float32(activations: str, tmp_path: Path):
+    random = np.random.default_rng(14)
+    shapes = {"w": (5, 4, 3), "b": (5,), "d": (5, 6)}
+    params = {name: random.normal(size=size).astype("f4") for name, size in shapes.items()}
+    model = sn.Graph(convolved, params, inputs=4)
+    small = sn.quantize(model, [FRAMES], "int8", activations=activations)
+    away = np.abs(small(FRAMES) - model(FRAMES))
+    (error,) = small.report.outputs
+    assert error.largest == pytest.approx(away.max(), rel=1e-5)
+    assert error.relative < (0.02 if activations == "int8" else 0.01)
+    assert small.report.recurrences == ()
+    small.save(tmp_path / "m.stepnet")
+    np.testing.assert_array_equal(sn.load(tmp_path / "m.stepnet")(FRAMES), small(FRAMES))
+    message = r"in integers the output: at most .* more than within=0.0001: give activations='int16'"
+    with pytest.raises(RefusedError, match=message):
+        sn.quantize(model, [FRAMES], "int8", activations=activations, within=1e-4)
+
+
+def test_what_saturates_is_counted(small: Any):
+    assert small.saturation(FRAMES) == ()
+    large = FRAMES.copy()
+    large[0, 3:7, 1], large[1, 2, 0] = 1e30, -np.inf
+    found = {each.name: each for each in small.saturation(large)}
+    assert (found["x"].count, found["x"].numbers) == (5, 200)
+    assert [*found] == ["x", "copies"]  # the memory as int8, which has no margin
+    (end,), run = small.frame.of("input"), FrameRun(small.frame)
+    (codes,) = [each for each in small.frame.of("scratch") if each.dtype == "int8"]
+    at_ends = 0
+    for sequence in large:
+        run.reset()
+        for frame in codes_of(end, sequence):
+            run.step(frame)
+            at_ends += int(np.isin(run.buffers[codes.name], (-128, 127)).sum())
+    assert 0 < found["copies"].count <= at_ends
+    assert found["copies"].numbers == 2 * 25 * 8
+    assert str(found["x"]) == "x: 5 of 200 numbers saturate (2.5%)"
+
+
+def test_samples_that_integers_do_not_hold_are_refused_by_name():
+    far, few = FRAMES.copy(), FRAMES.copy()
+    far[0, 3, 1], few[1, 2, 0] = 1e30, 1e6
+    with pytest.raises(InputError, match=r"the input `x` has 1e\+30 in sample 1, and integers stand for at"):
+        sn.quantize(gru(), [FRAMES, far], "int8", activations="int16")
+    message = (
+        r"`x` has 1e\+06 in sample 0, for which 199 of 200 numbers would be 0 in int8, in steps of 7.87e"
+    )
+    with pytest.raises(InputError, match=message):
+        sn.quantize(gru(), [few], "int8", activations="int8")
+    model = sn.Graph(lambda x, params: np.exp(np.abs(x) * 20 + params), np.array([9.0], "f4"), inputs=4)
+    with pytest.raises(RefusedError, match=r"`exp` is up to .*\(at .*test_integer_calls.py.*scale it down"):
+        sn.quantize(model, [FRAMES], "int8", activations="int16")
+
+
+def test_texts_show_the_integers(small: Any, tmp_path: Path):
+    text = str(small)
+    assert text.startswith("RNN(gru, memory=array), in integers alone\n")
+    assert "memory  memory_h  int16[8]  step 2^-14, up to 2\n" in text
+    largest = [np.abs(gru().params[name]).max(0) / 127 for name in ("W", "R")]
+    for name, scales in zip("WR", largest, strict=True):
+        line = f"@ gru.{name}, int8 with a step for each column: {scales.min():.3g} to {scales.max():.3g}"
+        assert line in " ".join(text.split())
+    assert small.explain() == small.draw() == text.partition("\n")[2]
+    with pytest.raises(InputError, match="is drawn as text alone"):
+        small.draw(tmp_path / "m.svg")

@@ -12,7 +12,7 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.build import DeviceBuild, build
-from stepnet.compiler.targets.frame import FrameProgram, ProductLoop
+from stepnet.compiler.targets.frame import FrameProgram, ProductLoop, SparseProductLoop
 from stepnet.compiler.targets.frame.machine import DEVICES, MachineProgram, compiled_text, module_of
 from tests.build.frame_sources import in_numpy
 from tests.build.integer_models import codes
@@ -51,10 +51,36 @@ def model() -> sn.Graph:
     return sn.Graph(function, params, inputs=35)
 
 
-def built(target: str, activations: str, folder: Path) -> DeviceBuild:
-    """The model in integers, for a target."""
+def pruned_model() -> sn.Graph:
+    """A model with products of blocks of each width, of which a matrix has many, and others few or none."""
+    random, params = np.random.default_rng(12), dict[str, Any]()
+    for name, (inputs, outputs, width, share) in BLOCKS.items():
+        kept = random.random((inputs, outputs // width)) < share
+        kept[:, 0] = False
+        params[name] = (random.normal(size=(inputs, outputs)) * np.repeat(kept, width, axis=1)).astype("f4")
+    layer = rnn_of("gru", 35, 12)
+
+    def function(x: Any, params: Any) -> Any:
+        """The model function."""
+        rows = np.reshape(layer(x)[0], (*x.shape[:-1], 1, 12)) @ params["few"]
+        return x @ params["sixteen"] + 0.25, np.tanh(x @ params["eight"]) @ params["four"], rows
+
+    return sn.Graph(function, params, inputs=35)
+
+
+BLOCKS = {
+    "sixteen": (35, 48, 16, 0.2),
+    "eight": (35, 40, 8, 0.2),
+    "four": (40, 8, 4, 0.2),
+    "few": (12, 96, 16, 0.02),
+}
+"""For each matrix its inputs and outputs, the columns of a block, and the share of blocks with numbers."""
+
+
+def built(target: str, activations: str, folder: Path, graph: sn.Graph | None = None) -> DeviceBuild:
+    """The model in integers, or another one with 35 inputs, for a target."""
     samples = np.random.default_rng(8).normal(size=(1, 20, 35)).astype("f4")
-    small = sn.quantize(model(), [samples], "int8", activations=activations)
+    small = sn.quantize(graph or model(), [samples], "int8", activations=activations)
     made = build(small, folder, name="m", target=target)
     assert isinstance(made, DeviceBuild)
     return made
@@ -99,6 +125,26 @@ def test_integers_of_each_core_are_those_of_numpy(
     assert emulated(made, frames, emulation, tmp_path / "wine") == right
 
 
+@pytest.mark.parametrize("activations", ["int8", "int16"])
+@pytest.mark.parametrize("target", ["c", "core"])
+@pytest.mark.parametrize("core", ["cortex-m4f", "cortex-m55", "cortex-m0plus"])
+def test_blocks_have_the_integers_of_numpy_on_each_core(
+    core: str, target: str, activations: str, tmp_path: Path
+):
+    if (missing := BOARDS[core].missing) is not None or ARM_GCC is None:
+        pytest.skip(f"there is no {missing or 'arm-none-eabi-gcc'}")
+    made = built("c" if target == "c" else core, activations, tmp_path, pruned_model())
+    sparse = [loop for loop in made.program.loops if isinstance(loop, SparseProductLoop)]
+    assert sorted(loop.width for loop in sparse) == [4, 8, 16, 16]
+    frames = frames_for(made.program)
+    right = b"".join(each.tobytes() for each in in_numpy(made.program, frames))
+    assert emulated(made, frames, BOARDS[core]) == right
+    if target == "core":
+        text = assembly_of(MachineProgram(made.program, "m", "a model", DEVICES[core]))
+        own = {"cortex-m4f": r"\bsmlad\b", "cortex-m55": r"\bvldr[bh]\.[su]16\s+q\d, \[r\d+, q\d"}
+        assert (re.search(own.get(core, "smlad|vmlava"), text) is not None) == (core in own)
+
+
 @pytest.mark.parametrize("core", ["cortex-m4f", "cortex-m55"])
 def test_products_of_one_size_share_a_function(core: str, tmp_path: Path):
     if (missing := BOARDS[core].missing) is not None:
@@ -125,8 +171,9 @@ def test_products_have_the_instructions_of_the_core(core: str, tmp_path: Path):
 
 @needs_compiler
 @pytest.mark.parametrize("activations", ["int8", "int16"])
-def test_c_has_the_integers_of_numpy_in_each_layout_of_weights(activations: str, tmp_path: Path):
-    made = built("c", activations, tmp_path)
+@pytest.mark.parametrize("graph", [model, pruned_model], ids=["whole", "pruned"])
+def test_c_has_the_integers_of_numpy_in_each_layout_of_weights(graph: Any, activations: str, tmp_path: Path):
+    made = built("c", activations, tmp_path, graph())
     frames = frames_for(made.program)
     dsp = [f"-I{Path(__file__).parent / 'acle'}", *(f"-D{each}" for each in DSP)]
     expected = in_numpy(made.program, frames)

@@ -62,6 +62,7 @@ class BuildOptions(TypedDict, total=False):
     ram: int | None
     flash: int | None
     package: str | None
+    dtype: str | None
 
 
 @overload
@@ -91,6 +92,7 @@ def build(
     ram: int | None = None,
     flash: int | None = None,
     package: str | None = None,
+    dtype: str | None = None,
 ) -> Build | DeviceBuild:
     """Builds a library for C from a model: a header, a static and a shared library, and a manifest. With
     target="c" it builds portable C99 instead: a header, a source and a manifest; and with the name of a
@@ -123,6 +125,8 @@ def build(
         flash: The same of its bytes of flash, for weights and tables, and for a device also for code.
         package: The kind of package for a device: "npm" for browsers; "cmake" elsewhere, and for
             microcontrollers also "zephyr" (a module) and "arduino" (a library). None is the first of these.
+        dtype: The dtype in which source code and devices store matrices and tables: "float16" or "bfloat16",
+            to which they are rounded. None for those of the model.
 
     Returns:
         The paths of the files: a `Build`, or a `DeviceBuild` for source code and devices.
@@ -167,11 +171,16 @@ def build(
             ram=ram,
             flash=flash,
             package=package,
+            dtype=dtype,
         )
         return device_build(name, made, write_files(directory, made.contents, flag(force, "force")))
     if ram is not None or flash is not None:
         raise InputError(
             "ram and flash are limits of source code and devices: give them with target='c' or a device"
+        )
+    if dtype is not None:
+        raise InputError(
+            "dtype is that of weights in source code and devices: give it with target='c' or a device"
         )
     if package is not None:
         raise InputError(f"package is the kind of package for a device: {', '.join(DEVICES)}")

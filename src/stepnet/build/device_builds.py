@@ -79,6 +79,7 @@ def built_frames(
     ram: Any = None,
     flash: Any = None,
     package: Any = None,
+    dtype: Any = None,
 ) -> "BuiltSource":
     """Returns the contents of the files of a model for a device. beside: the weights are a file of their own.
     The others are as for `build`, which says what is raised.
@@ -88,7 +89,7 @@ def built_frames(
 
     about = repr(model) + (f"; without {', '.join(left_out)}" if left_out else "")
     limits = byte_count(ram, "ram"), byte_count(flash, "flash")
-    step = model_step(model, inputs, statics)
+    step = model_step(model, inputs, statics, dtype)
     if target != SOURCE:
         return built_device(step, name, about, target, package, beside, *limits)
     if beside:

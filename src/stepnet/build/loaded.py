@@ -19,7 +19,7 @@ from stepnet.arrow.runnable import Runnable
 from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.targets import library_engine
 from stepnet.compiler.targets.library import CODES, ArrayText, Description
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import FileError, IndexOutsideError, InputError, LibraryError, named
 from stepnet.layout.files.paths import existing

@@ -6,10 +6,11 @@ from typing import Any
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.targets.library import ArrayArgument, CallSpecification
-from stepnet.compiler.trace.step import specs
+from stepnet.compiler.trace.spec import specs
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.c_names import c_name
-from stepnet.compiler.values.structure import leaves
+from stepnet.compiler.values.dtypes import computed
+from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.graph.graph import Graph
 from stepnet.model.model import Model
@@ -19,14 +20,22 @@ PREFIX = {"output": "y_"}
 
 
 def built_model(
-    model: Any, engine: Order, inputs: Any = None, statics: Any = None, stream: bool = False
+    model: Any,
+    engine: Order,
+    inputs: Any = None,
+    statics: Any = None,
+    stream: bool = False,
+    one_frame: bool = False,
 ) -> CallSpecification:
     """Returns the specification of a model's call, with names of C for its arrays.
 
     engine: the engine whose code the library has. inputs, statics: the features of the inputs and statics
     (values that each sequence has once), as for `RNN`; needed if the model was made without them. stream:
-    whether the call of a graph takes and gives its memories. Raises `InputError` if `model` is not a model,
-    if its inputs are unknown, if a static is a sequence, or if its sequences end early.
+    whether the call of a graph takes and gives its memories. one_frame: whether inputs without a dtype have
+    the one in which parameters are computed, as devices store parameters alone in 16 bits.
+
+    Raises `InputError` if `model` is not a model, if its inputs are unknown, if a static is a sequence, or if
+    its sequences end early.
     """
     if not isinstance(model, Model):
         raise InputError(
@@ -38,6 +47,8 @@ def built_model(
         )
     given = {"inputs": specs(inputs), "statics": specs(statics)}
     declared = model.declaration._replace(**{kind: spec for kind, spec in given.items() if spec is not None})
+    if one_frame:
+        declared = declared._replace(params=transform(computed, declared.params))
     if declared.inputs is None:
         raise InputError("the model was made without inputs=: give their features with build(..., inputs=)")
     if any(spec.axis for spec in leaves(declared.statics)):

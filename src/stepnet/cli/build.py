@@ -63,6 +63,10 @@ def build(
         str | None,
         typer.Option(help="The kind of package for a device: npm, cmake, zephyr or arduino."),
     ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Store the weights of a device in 2 bytes: float16 or bfloat16."),
+    ] = None,
     recurrent_only: RecurrentOnly = False,
     steps: StepsOption = None,
     layout: From = None,
@@ -99,6 +103,7 @@ def build(
         ram=ram,
         flash=flash,
         package=package,
+        dtype=dtype,
     )
     on_device = isinstance(built, building.DeviceBuild)
     sizes: dict[str, Any] = asdict(built.sizes) if on_device else {}

@@ -6,30 +6,12 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.text import attribute_text
+from stepnet.compiler.net.text import INFIX, attribute_text
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.values.dtypes import DTYPES, kind_of_dtype
 
-INFIX = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "floor_divide": "//",
-    "remainder": "%",
-    "equal": "==",
-    "not_equal": "!=",
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-    "left_shift": "<<",
-    "right_shift": ">>",
-    "matmul": "@",
-}
+OPERATORS = {**INFIX, "floor_divide": "//", "right_shift": ">>", "matmul": "@"}
+"""The operators of Python."""
 LISTED = 6
 
 
@@ -39,8 +21,8 @@ def expression(node: Node, operands: Sequence[str]) -> str:
     """
     attributes = node.attributes
     match node.operation:
-        case name if name in INFIX:
-            return f"{operands[0]} {INFIX[name]} {operands[1]}{encoding_text(node)}"
+        case name if name in OPERATORS:
+            return f"{operands[0]} {OPERATORS[name]} {operands[1]}{encoding_text(node)}"
         case "negative":
             return f"-{operands[0]}"
         case "invert":

@@ -17,28 +17,28 @@ from stepnet.compiler.net.types import Type
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.targets import Order, engines_of
 from stepnet.compiler.targets.base import KernelEngine
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import checked_integer, function
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError, named
 from stepnet.explain.document import Item, TitledSection
 from stepnet.explain.plan import facts_table, schedule_sections
-from stepnet.model.beam_steps import BeamChoice
-from stepnet.model.compiled_generation import (
+from stepnet.model.generation.beam_steps import BeamChoice
+from stepnet.model.generation.compiled import (
     MOST_STEPS,
     CompiledGeneration,
     compiled_generation,
     programs_of,
     refused,
 )
-from stepnet.model.decoder import FOLLOW, Writer, checked_most
-from stepnet.model.feedback import Choice
-from stepnet.model.feeds import Feed
+from stepnet.model.generation.decoder import FOLLOW, Writer, checked_most
+from stepnet.model.generation.feedback import Choice
+from stepnet.model.generation.feeds import Feed
+from stepnet.model.generation.samplers import Sampling
 from stepnet.model.layers import Combined, LayerArguments, leaves_of
 from stepnet.model.model import Model
 from stepnet.model.recurrence import RNN
-from stepnet.model.samplers import Sampling
 from stepnet.ragged import Ragged
 
 NAMES = "max_steps", "beams", "sampler", "feed", "scores"

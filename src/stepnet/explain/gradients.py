@@ -6,7 +6,7 @@ from stepnet.explain.costs import Held, sum_of
 from stepnet.explain.document import FACTS, DocumentTable, TitledSection, headed
 from stepnet.explain.plan import costs_text, schedule_sections
 from stepnet.explain.text import amount, text
-from stepnet.model.gradient_explain import BatchSizes, GradientExplanation, Half
+from stepnet.model.gradients.explained import BatchSizes, GradientExplanation, Half
 
 NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "once"}
 

@@ -172,7 +172,7 @@ def test_wrong_samples(wrong: Any, message: str) -> None:
 
 def test_unknown_dtypes() -> None:
     wrong: Any = "bf16"
-    with pytest.raises(InputError, match="dtype is one of int8, bfloat16, auto, not 'bf16'"):
+    with pytest.raises(InputError, match="dtype is one of int8, bfloat16, auto, float16, not 'bf16'"):
         sn.quantize(cell("gru", 6, 4), SAMPLES, wrong)
 
 

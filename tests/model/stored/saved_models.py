@@ -221,6 +221,19 @@ def products_in_bfloat16() -> Case:
     return quantized("bfloat16")
 
 
+def matrices_in_float16() -> Case:
+    return quantized("float16")
+
+
+def graph_in_float16() -> Case:
+    """A graph with a table and captured matrices of numbers of float16."""
+    layers = sn.Stack([rnn_of("gru", 8, 16), rnn_of("lstm", 16, 8)])
+    params = {"table": normal(20, 8), "D": normal(8, 3)}
+    model = sn.Graph(lambda words, p: layers(p["table"][words])[0] @ p["D"], params)
+    words = sn.Ragged.from_list([np.array([3, 14, 15]), np.array([9, 2])])
+    return Case(sn.quantize(model, [words], "float16"), (words,))
+
+
 def quantized_stack() -> Case:
     layers = sn.Stack([rnn_of("gru", 8, 16), rnn_of("lstm", 16, 8)])
     return Case(sn.quantize(layers, [normal(4, 6, 8)]), (normal(3, 5, 8, seed=1),))
@@ -270,6 +283,8 @@ CASES: dict[str, Callable[[], Case]] = {
         quantized_stack,
         quantized_graph,
         integers,
+        matrices_in_float16,
+        graph_in_float16,
     )
 }
 

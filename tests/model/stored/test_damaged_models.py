@@ -161,7 +161,7 @@ def number_as_name(document: Document, arrays: Arrays) -> None:
 
 
 REFUSED: dict[Callable[[Document, Arrays], None], tuple[type[StepnetError], str]] = {
-    later: (FileError, r"its format is of version 7, written by stepnet '9\.1'; stepnet .* up to 2: install"),
+    later: (FileError, r"its format is of version 7, written by stepnet '9\.1'; stepnet .* up to 3: install"),
     no_version: (FileError, "the version of its format is '1', not a whole number from 1"),
     unknown_kind: (ModelError, "a model is an RNN, a Stack, .* or an IntegerGraph, not 'Transformer'"),
     unknown_operation: (ModelError, "no operation is called 'import os'"),

@@ -160,7 +160,11 @@ def test_engines_and_explanations_are_the_same(tmp_path: Path):
 
 
 def test_parameters_stay_in_the_mapped_file(tmp_path: Path):
-    rnn = rnn_of("gru", 3, 4)
+    new = {  # other numbers in each run, which no cache on disk has
+        name: array + np.float32(np.random.default_rng().normal())
+        for name, array in rnn_of("gru", 3, 4).params.items()
+    }
+    rnn = rnn_of("gru", 3, 4).with_params(new)
     rnn(X)
     loaded = again(rnn, tmp_path)
     maps = Path("/proc/self/maps")
@@ -215,16 +219,18 @@ def test_files_of_all_versions_are_loaded(file: Path):
         assert_close(values_of(result), expected[name], length=9, width=16, dtype=low)
 
 
+LATER = {"integers": {"integers"}, "matrices_in_float16": {"matrices_in_float16", "graph_in_float16"}}
+"""Models of each kind whose files have a version of their own, by one of them."""
+
+
 def test_every_model_has_a_golden_file_of_this_version(tmp_path: Path):
-    of_integers = CASES["integers"]()
-    again(of_integers.model, tmp_path)
-    case = CASES["gru"]()
-    case.call(case.model)
-    again(case.model, tmp_path, "gru")
-    versions = {name: version_of(tmp_path / f"{name}.stepnet") for name in ("m", "gru")}
-    assert {file.stem for file in GOLDEN.glob(f"version_{versions['m']}/*.stepnet")} == {"integers"}
-    others = {file.stem for file in GOLDEN.glob(f"version_{versions['gru']}/*.stepnet")}
-    assert others == set(CASES) - {"integers"}
+    first = set(CASES).difference(*LATER.values())
+    for name, names in {"gru": first, **LATER}.items():
+        case = CASES[name]()
+        case.call(case.model)
+        again(case.model, tmp_path, name)
+        folder = GOLDEN / f"version_{version_of(tmp_path / f'{name}.stepnet')}"
+        assert {file.stem for file in folder.glob("*.stepnet")} == names
 
 
 TRACED = """

@@ -12,8 +12,11 @@ from stepnet.explain.text import text
 KINDS = {
     "plan": "machine code of a recurrence",
     "kernel": "machine code that all recurrences share",
+    "graph": "nets of .onnx files",
+    "model": "nets of .stepnet files",
     "schedule": "plans of a net",
-    "ptx": "kernels for a GPU",
+    "gpu": "kernels for a GPU as they were chosen and written",
+    "ptx": "kernels for a GPU, as its driver reads them",
     "emulated": "kernels for a GPU, as machine code of this processor",
     "targets": "this processor, as LLVM knows it",
     "machine": "the rates of this machine, as `stepnet tune` measured them",

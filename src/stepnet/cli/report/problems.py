@@ -9,7 +9,7 @@ from pathlib import Path
 from stepnet.cli.report.cache import CacheFacts
 from stepnet.compiler.disk.sources import UNKNOWN
 from stepnet.compiler.targets import AUTO
-from stepnet.compiler.targets.cuda.library import NO_DRIVER
+from stepnet.compiler.targets.cuda.driver.library import NO_DRIVER
 from stepnet.compiler.targets.limits import VARIABLES, processors
 from stepnet.compiler.targets.onednn.library import HAS_WHEEL, INSTALL, MISSING, VARIABLE
 from stepnet.compiler.values.packages import LLVMLITE, PACKAGES

@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.compiler.net.windows import own_axis, own_name
 from stepnet.compiler.trace.lines import written_at
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.records import dataclass

@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.targets import Order
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import checked_integer, file_path, flag
 from stepnet.compiler.values.structure import leaves, rebuild, skeleton, titled_leaves
 from stepnet.compiler.values.version import __version__

@@ -10,8 +10,8 @@ import numpy as np
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.lines import refuse
-from stepnet.compiler.trace.step import specs
-from stepnet.compiler.trace.traced import Traced, builder_of
+from stepnet.compiler.trace.spec import specs
+from stepnet.compiler.trace.traced import Traced, builder_of, is_traced
 from stepnet.compiler.values.arguments import check_signature, flag, function
 from stepnet.compiler.values.dtypes import computed
 from stepnet.compiler.values.fork_guard import IMPORTS
@@ -21,11 +21,9 @@ from stepnet.model.batch import LENGTHS_ADVICE, Batch, Statics, is_lengths
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.declared import check_masked
 from stepnet.model.forms import FormedCall
-from stepnet.model.gradients import without_control
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms, has_steps, with_ends
-from stepnet.model.graph.trace import ModelFunction
+from stepnet.model.graph.traced_model import ModelFunction
 from stepnet.model.model import Declaration, Model
-from stepnet.model.nested import is_traced
 from stepnet.model.own_steps import check_axes
 from stepnet.model.program import Asked, own_parameters, same_parameters
 from stepnet.model.reading import Reading
@@ -339,6 +337,8 @@ class Graph(Model):
                     check_per_sequence(reading, control.get("mask"))
             return step.gradient_reading(call, ends), None
         if call.last_only and True not in program.gradients:
+            with IMPORTS:
+                from stepnet.model.gradients.arguments import without_control
             program.gradients[True] = without_control(program, program, has_steps(program), 0)
         made = program.gradients[True] if call.last_only else program
         return Reading(reading.batch, made, made, reading.call, ends=False), None

@@ -7,6 +7,7 @@ something else, as plans of floats, gradients and other engines, is refused by n
 """
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from stepnet.compiler.targets import AUTO, REFERENCE, Order, checked_engine
 from stepnet.compiler.targets.base import Call, CalledKernel, Results
 from stepnet.compiler.trace.lines import refuse
+from stepnet.compiler.trace.traced import is_traced
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
@@ -23,8 +25,7 @@ from stepnet.model.forms import FormedCall
 from stepnet.model.graph.graph import Graph, check_per_sequence, given_stepwise
 from stepnet.model.graph.programs import has_steps, with_ends
 from stepnet.model.graph.quantized import QuantizedGraph
-from stepnet.model.graph.report import Quantization
-from stepnet.model.nested import is_traced
+from stepnet.model.graph.report import Quantization, Saturation
 from stepnet.model.program import Asked, Program
 
 if TYPE_CHECKING:
@@ -54,9 +55,11 @@ class IntegerKernel(CalledKernel):
     def __call__(self, call: Call) -> Results:
         """Runs the frames of a call; returns its outputs as numbers."""
         with IMPORTS:  # late: few processes have models in integers
+            from stepnet.compiler.targets.frame.numpy_run import FrameRun
             from stepnet.compiler.targets.frame.over_sequences import over_sequences
 
-        made = over_sequences(self.program, call.positions, call.sequences, call.statics)
+        run = FrameRun(self.program, len(call.positions.lengths))
+        made = over_sequences(run, call.positions, call.sequences, call.statics)
         results = Results([], [])
         for (steps, ends), number, level in zip(
             made, self.running.net.results, self.running.levels, strict=True
@@ -95,7 +98,7 @@ class IntegerGraph(QuantizedGraph):
 
         program = graph.program
         call = specification_of(program, program.schedule_for(AUTO))
-        return cls.with_step(graph, calibrated(step_of_call(call, EXACT), samples))
+        return cls.with_step(graph, calibrated(step_of_call(call, passes=EXACT), samples))
 
     @classmethod
     def with_step(cls, graph: QuantizedGraph, step: "ModelStep") -> "IntegerGraph":
@@ -138,6 +141,36 @@ class IntegerGraph(QuantizedGraph):
             refused(f"has one meaning, which engine='auto' and {REFERENCE!r} compute, and not {order!r}")
         return REFERENCE
 
+    def saturation(self, sequences: Any, statics: Any = None, lengths: Any = None) -> tuple[Saturation, ...]:
+        """Returns what saturates in a call: inputs, memories, outputs and values between them. It is empty if
+        nothing does.
+
+        Args:
+            sequences: The inputs, as of a call.
+            statics: The values that each sequence has once, as of a call.
+            lengths: The number of steps of each sequence of a padded array.
+
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=8, hidden=16))
+        >>> x = np.random.default_rng(0).normal(size=(4, 20, 8)).astype("float32")
+        >>> small = sn.quantize(gru, [x], "int8", activations="int8")
+        >>> small.saturation(x)
+        ()
+        >>> print(small.saturation(np.where(x > 2, 1e30, x))[0])
+        x: 10 of 640 numbers saturate (1.6%)
+        """
+        with IMPORTS:  # late: calls do not need it
+            from stepnet.compiler.targets.frame.over_sequences import over_sequences
+            from stepnet.compiler.targets.frame.saturation import SaturatingRun, saturated_inputs
+
+        call = self.read(sequences, None, statics, lengths).call
+        run = SaturatingRun(self.frame, len(call.positions.lengths))
+        over_sequences(run, call.positions, call.sequences, call.statics)
+        found = dict(saturated_inputs(self.frame.of("input"), [*call.sequences, *call.statics]))
+        found |= {name: (count, run.numbers[name]) for name, count in run.saturated.items()}
+        return tuple(Saturation(name, *counts) for name, counts in found.items() if counts[0])
+
     # ---- what would compute with floats
 
     def in_model(self, sequences: Any, statics: Any) -> Any:
@@ -179,11 +212,24 @@ class IntegerGraph(QuantizedGraph):
         return digest(super().digest(inputs, last_only, engine), str(self.frame_step.ranges))
 
     def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the sections of the text of `explain`: the loops of a frame. order, size: not used."""
+        """Returns the sections of the text of `explain`: arrays and loops. order, size: not used."""
         with IMPORTS:  # late: calls do not need it
-            from stepnet.explain.document import TitledSection
+            from stepnet.explain.integers import frame_sections
 
-        return [TitledSection("one frame, in integers", tuple(str(self.frame).splitlines()))]
+        return frame_sections(self.frame, self.frame_step)
+
+    def __str__(self) -> str:
+        """Returns the model as text: what it was made of, and its arrays and loops in integers."""
+        return f"{self.name}, in integers alone\n{self.explain()}"
+
+    def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
+        """Returns the arrays and loops of a frame as text. path: None. engine, force: not used.
+
+        Raises `InputError` for a path: a picture would show the model in floats.
+        """
+        if path is not None:
+            refused("is drawn as text alone")
+        return self.explain()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the arguments of the constructor, the precisions, the report and the step."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.encodings import Precision
+from stepnet.compiler.net.encodings import HALF, Precision
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.plan.groups import flat_recurrences
 from stepnet.compiler.plan.passes.narrow import check_narrow
@@ -19,7 +19,8 @@ from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, ske
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, check_inputs, with_default_dtypes, with_dtypes
 from stepnet.model.forms import FormedCall
-from stepnet.model.graph.trace import ModelFunction, TracedModel, trace_model
+from stepnet.model.graph.traced_model import ModelFunction, TracedModel, trace_model
+from stepnet.model.halves import in_half
 from stepnet.model.nets import call_on
 from stepnet.model.program import Program
 from stepnet.model.programs import Programs
@@ -43,8 +44,9 @@ class GraphProgram(Program):
         super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
         self.placed = dict[tuple[str, ...], Schedule]()
+        self.name: str | None = None  # what stands for the net on disk, where a file determines it
 
-    @computed_once
+    @property
     def schedule(self) -> Schedule:
         """The schedule for `engine="auto"`: the parts of the net with their plans."""
         return self.schedule_for("auto")
@@ -57,7 +59,7 @@ class GraphProgram(Program):
         """
         order = order_of(asked)
         if order not in self.placed:
-            self.placed[order] = assign_engines(self.net, engines_of(order))
+            self.placed[order] = assign_engines(self.net, engines_of(order), self.name)
         return self.placed[order]
 
 
@@ -75,7 +77,8 @@ def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
 
 
 def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
-    """Returns a copy of a traced model whose recurrences run in these precisions.
+    """Returns a copy of a traced model whose recurrences run in these precisions; with `HALF` among them the
+    matrices that it captured are rounded.
 
     precisions: one for each recurrence that can have one (over flat sequences), in the order of the net. With
         none the model itself is returned.
@@ -83,7 +86,11 @@ def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
     if not precisions:
         return traced
     marks = zip(sorted(flat_recurrences(traced.net)), precisions, strict=True)
-    return replace(traced, net=in_precisions(traced.net, dict(marks)))
+    net, captured = in_precisions(traced.net, dict(marks)), traced.captured
+    if any(precision.dtype == HALF for precision in precisions):
+        names = [net.nodes[number].name for number in net.inputs[len(net.inputs) - len(captured) :]]
+        captured = tuple(in_half(each, HALF, name) for each, name in zip(captured, names, strict=True))
+    return replace(traced, net=net, captured=captured)
 
 
 def has_steps(program: GraphProgram) -> list[bool]:

@@ -7,31 +7,35 @@ Layers are tried as a model that calls them, and come back as layers with the sa
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, overload
 
 import numpy as np
 
-from stepnet.compiler.net.encodings import Precision
+from stepnet.compiler.net.encodings import HALF, Precision
 from stepnet.compiler.targets import checked_engine, order_of
 from stepnet.compiler.targets.calibration import ACTIVATIONS, FrameSamples
 from stepnet.compiler.values.arguments import choice, number, short_repr
 from stepnet.compiler.values.records import dataclass
-from stepnet.errors import InputError
+from stepnet.errors import InputError, RefusedError
 from stepnet.model.compose import Bidirectional, Stack
 from stepnet.model.graph.graph import Graph
-from stepnet.model.graph.integers import IntegerGraph
+from stepnet.model.graph.halved import halved
+from stepnet.model.graph.integers import IntegerGraph, IntegerKernel
 from stepnet.model.graph.quantized import QuantizedGraph
 from stepnet.model.graph.report import Quantization
 from stepnet.model.graph.trials import Trials
+from stepnet.model.halves import in_halves
 from stepnet.model.layers import Layer, recurrences_of
 from stepnet.model.model import Model
-from stepnet.model.precisions import Kind, in_precisions, without_end
+from stepnet.model.nets import in_order
+from stepnet.model.precisions import Kind, in_precisions, with_recurrences, without_end
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 
-DTYPES = {"int8": ("int8",), "bfloat16": ("bfloat16",), "auto": ("int8", "bfloat16")}
-WITHIN = {"int8": inf, "bfloat16": inf, "auto": 0.02}
+DTYPES = {"int8": ("int8",), "bfloat16": ("bfloat16",), "auto": ("int8", "bfloat16"), HALF: ()}
+WITHIN = {"int8": inf, "bfloat16": inf, "auto": 0.02, HALF: inf}
 
 
 @overload
@@ -98,7 +102,9 @@ def quantize(
         model: A `Graph`, an `RNN`, a `Stack` or a `Bidirectional`, in float32.
         samples: Inputs such as those that will run, each as a call takes them: `Ragged`s, arrays [batch,
             time, features...], or structures of these. A handful is enough.
-        dtype: "int8", "bfloat16", or "auto" for the fewest bits within the bound.
+        dtype: "int8", "bfloat16", or "auto" for the fewest bits within the bound. "float16" is for devices:
+            it rounds all matrices and tables of the model, which `stepnet.build` then stores in 2 bytes.
+            Engines compute with the rounded numbers in float32.
         within: The largest error of an output: the root mean square of its differences from float32, relative
             to the root mean square of the output. 0.02 by default for "auto", and no bound for one dtype.
         statics: The statics of each sample, for a model that has statics.
@@ -142,8 +148,12 @@ def quantize(
     order = order_of(model.engine_order(engine) if isinstance(model, Model) else checked_engine(engine))
     if type(model) is Graph:
         trials = Trials.of(model, samples, statics, keep, order)
+        if activations is not None:
+            return in_integers(model, trials, activations, bound, order)
+        if dtype == HALF:
+            return halved(model, trials, samples, statics, bound)
         precisions, report = chosen(trials, DTYPES[dtype], bound)
-        return calibrated(QuantizedGraph.of(model, precisions, report, order), trials, activations)
+        return QuantizedGraph.of(model, precisions, report, order)
     if not isinstance(model, RNN | Stack | Bidirectional) or any(
         rnn.precision is not None for rnn in recurrences_of(model)
     ):
@@ -157,19 +167,45 @@ def quantize(
         )
     graph = as_graph(model)
     trials = Trials.of(graph, samples, statics, keep, order)
-    precisions, report = chosen(trials, DTYPES[dtype], bound)
+    if dtype == HALF:
+        made = halved(graph, trials, samples, statics, bound)
+        precisions = made.programs.precisions
+        if precisions:
+            model = with_recurrences(model, lambda rnn: rnn.with_params(in_halves(rnn.params, HALF)))
+        return in_precisions(model, trials.of_all(precisions or trials.precisions({})), made.report)
     if activations is not None:
-        return calibrated(QuantizedGraph.of(graph, precisions, report, order), trials, activations)
+        return in_integers(graph, trials, activations, bound, order)
+    precisions, report = chosen(trials, DTYPES[dtype], bound)
     return in_precisions(model, trials.of_all(precisions), report)
 
 
-def calibrated(graph: QuantizedGraph, trials: Trials, activations: str | None) -> QuantizedGraph:
-    """Returns a quantized graph in integers alone, with scales from the samples; as it is for floats.
+def in_integers(
+    graph: Graph, trials: Trials, activations: str, bound: float, engines: tuple[str, ...]
+) -> IntegerGraph:
+    """Returns a graph in integers alone, with scales from the samples. Its report has the errors of its own
+    outputs.
 
-    activations: the dtype of the left sides of products; None for floats.
+    activations: the dtype of the left sides of products. bound: the largest relative error of an output;
+    raises `RefusedError` for a larger one, and for operations without a form in integers. engines: those that
+    try its recurrences.
     """
-    if activations is None:
-        return graph
+    none = (), Quantization((), (), len(trials.readings), trials.steps, bound)
+    precisions, report = chosen(trials, ("int8",), inf) if trials.plans else none
+    quantized = QuantizedGraph.of(graph, precisions, report, engines)
+    made = IntegerGraph.calibrated(quantized, samples_of(trials, activations))
+    kernel = IntegerKernel(made.frame, trials.program)
+    own = [in_order(trials.program, kernel(reading.call)) for reading in trials.readings]
+    errors = trials.errors_of(own)
+    if worst := next((each for each in errors if each.relative > bound), None):
+        raise RefusedError(
+            f"in integers {worst}, more than within={bound:g}: give activations='int16', or None"
+        )
+    made.report = replace(report, outputs=tuple(errors), within=bound)
+    return made
+
+
+def samples_of(trials: Trials, activations: str) -> FrameSamples:
+    """Returns the sequences of the samples of trials, end to end."""
     samples, all_lengths = list[tuple[np.ndarray, ...]](), list[np.ndarray]()
     for reading in trials.readings:
         call, positions = reading.call, reading.call.positions
@@ -182,7 +218,7 @@ def calibrated(graph: QuantizedGraph, trials: Trials, activations: str | None) -
         statics = [np.repeat(array, lengths, axis=0) for array in call.statics]
         samples.append((*(np.asarray(array)[order] for array in call.sequences), *statics))
         all_lengths.append(lengths)
-    return IntegerGraph.calibrated(graph, FrameSamples(activations, tuple(samples), tuple(all_lengths)))
+    return FrameSamples(activations, tuple(samples), tuple(all_lengths))
 
 
 def as_graph(layers: Layer) -> Graph:

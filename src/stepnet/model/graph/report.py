@@ -60,8 +60,40 @@ class OutputError:
         name = f"output {self.name}" if self.name else "the output"
         return (
             f"{name}: at most {self.largest:.2g} away, rms {self.rms:.2g} of {self.scale:.2g} "
-            f"({100 * self.relative:.2g}%)"
+            f"({percent(self.relative)})"
         )
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """Numbers of a call in integers that are too large for these, and so are the largest ones.
+
+    Attributes:
+        name: The input, memory or output; for values between them the operations that give them.
+        count: How many saturate.
+        numbers: How many there are.
+
+    >>> print(Saturation("x", 2, 200))
+    x: 2 of 200 numbers saturate (1%)
+    """
+
+    name: str
+    count: int
+    numbers: int
+
+    def __str__(self) -> str:
+        """Returns the count as a line of text."""
+        share = percent(self.count / self.numbers)
+        return f"{self.name}: {self.count} of {self.numbers} numbers saturate ({share})"
+
+
+def percent(share: float) -> str:
+    """Returns a share in percent with two digits, without an exponent where it is large.
+
+    >>> percent(0.00714), percent(1), percent(1.52)
+    ('0.71%', '100%', '150%')
+    """
+    return f"{float(f'{100 * share:.2g}'):g}%"
 
 
 def rms(values: Array) -> float:
@@ -94,7 +126,7 @@ class QuantizedRecurrence:
         reasons against others.
         """
         lines = [f"recurrence {self.number} in {self.dtype}: {self.what}"]
-        lines += [f"    alone in {dtype}: {100 * error:.2g}% away" for dtype, error in self.alone.items()]
+        lines += [f"    alone in {dtype}: {percent(error)} away" for dtype, error in self.alone.items()]
         lines += [f"    not {dtype}: {reason}" for dtype, reason in self.reasons.items()]
         return "\n".join(lines)
 
@@ -119,6 +151,6 @@ class Quantization:
 
     def __str__(self) -> str:
         """Returns the report of `quantize` as text: the samples, then each recurrence and each output."""
-        bound = "no bound" if isinf(self.within) else f"within {100 * self.within:.2g}%"
+        bound = "no bound" if isinf(self.within) else f"within {percent(self.within)}"
         head = f"{self.samples} samples of {self.steps} steps, {bound}"
         return "\n".join([head, *map(str, self.recurrences), *map(str, self.outputs)])

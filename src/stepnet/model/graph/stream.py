@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Builder, ancestors
 from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.targets import Order
-from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.trace.spec import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, builder_of
 from stepnet.compiler.values.once import computed_once, entry_of
 from stepnet.compiler.values.records import dataclass
@@ -17,7 +17,7 @@ from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.model.batch import Batch, Statics, arranged_as, check_inputs
 from stepnet.model.control import UncheckedCall
-from stepnet.model.gradients import without_control
+from stepnet.model.gradients.arguments import without_control
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
 from stepnet.model.nets import call_on
 from stepnet.model.program import Program, StepProgram

@@ -12,7 +12,6 @@ the net: with other values the net has the same machine code.
 """
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,11 @@ from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.compiler.trace.step import blank, declared, rounded, row_value
 from stepnet.compiler.values.dtypes import promoted_float
-from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves
 from stepnet.errors import InputError
+from stepnet.model.graph.traced_model import ModelFunction, TracedModel
 
 Array = np.ndarray
-ModelFunction = Callable[..., Any]
 SMALL = 16
 """The largest size of a captured array that stays a constant of the net, and so a part of its code.
 
@@ -37,37 +35,8 @@ many they are and whatever else reads them: a recurrence needs no array for the 
 """
 
 
-@dataclass(frozen=True)
-class TracedModel:
-    """The net of a model.
-
-    output: the structure of the outputs, with zeros for leaves.
-    captured: the arrays that the model captured, which are the last inputs of the net.
-    inputs, statics: the structures of its sequences and statics, with a `Spec` for each.
-    """
-
-    net: Net
-    output: Any
-    captured: tuple[Array, ...]
-    inputs: Any
-    statics: Any
-
-
-def trace_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
-    """Traces a model to its net. Raises `StepError` with the user's line.
-
-    The inputs of the net are the sequences, the statics (values that each sequence has once), the parameters,
-    and the arrays that the model captures.
-
-    model: the user's function.
-    inputs, statics: the structures of its sequences and statics, with a `Spec` (features and dtype) for each.
-    params: its parameters.
-
-    A model of a file that has its net already, as `known_net`, is not traced for the inputs of that.
-    """
-    known: Any = getattr(model, "known_net", None)
-    if isinstance(known, TracedModel) and (known.inputs, known.statics) == (inputs, statics):
-        return known
+def traced_model(model: ModelFunction, inputs: Any, statics: Any, params: Any) -> TracedModel:
+    """Traces a model to its net; see `trace_model`, which has these arguments and errors."""
     return traced_purely(
         model, lambda: traced_once(model, inputs, statics, params), lambda traced: traced.net
     )

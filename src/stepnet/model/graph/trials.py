@@ -25,7 +25,7 @@ from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError, RefusedError
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.programs import GraphProgram, in_precisions
-from stepnet.model.graph.report import OutputError, QuantizedRecurrence
+from stepnet.model.graph.report import OutputError, QuantizedRecurrence, percent
 from stepnet.model.nets import in_order, run_net
 from stepnet.model.program import NetProgram
 from stepnet.model.reading import Reading
@@ -191,7 +191,10 @@ class Trials:
         chosen: their precisions, by the number of the recurrence.
         """
         bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
-        low = [run(bound, self.program, reading.call) for reading in self.readings]
+        return self.errors_of([run(bound, self.program, reading.call) for reading in self.readings])
+
+    def errors_of(self, low: Sequence[Sequence[Array]]) -> list[OutputError]:
+        """Returns the error of each output over all samples. low: for each sample the outputs to measure."""
         names = [name for name, _ in named_leaves(self.program.output)]
         return [
             OutputError.of(name, [arrays[place] for arrays in low], [right[place] for right in self.right])
@@ -225,7 +228,7 @@ class Trials:
             if (reason := self.reason(number, self.precision(number, dtype))) is not None
         }
         if precision is None:
-            further = dict.fromkeys(tried, f"an output is then more than {100 * bound:.2g}% away")
+            further = dict.fromkeys(tried, f"an output is then more than {percent(bound)} away")
             return QuantizedRecurrence(number, what, "float32", None, tried, reasons | further)
         return QuantizedRecurrence(number, what, precision.dtype, precision, tried, reasons)
 

@@ -11,9 +11,12 @@ the file is read, so that a net from elsewhere is checked as a traced one is.
 
 KEY = "stepnet"
 """The key of the description among the metadata of the file."""
-VERSION = 2
+VERSION = 3
 """The latest version of the format that is read. It changes with the format only."""
 OF_INTEGERS = 2
-"""The version that files of models in integers alone have. Others have 1, which earlier versions read."""
+OF_HALF = 3
+"""The versions of files of models in integers alone, and of those quantized to float16. Others have 1, which
+earlier versions read.
+"""
 ENDING = ".stepnet"
 """The ending of the files' names."""

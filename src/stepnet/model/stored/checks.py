@@ -13,7 +13,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import AXES, ROWS, Type
-from stepnet.compiler.trace.step import MOST_FEATURES
+from stepnet.compiler.trace.spec import MOST_FEATURES
 from stepnet.errors import ModelError
 from stepnet.model.declared import MOST_UNROLLED
 

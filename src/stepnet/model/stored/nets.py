@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from stepnet.compiler.net.encodings import Precision
+from stepnet.compiler.net.encodings import HALF, Precision
 from stepnet.compiler.net.ir import Builder, Net, Node, unchecked_net
 from stepnet.compiler.net.ops import OPERATIONS
 from stepnet.compiler.net.pairs import PAIRED, keys_of, queries_of
 from stepnet.compiler.net.types import AXES, ROWS, WHOLE, Extent, Literal, Type, is_pairs, is_sequence_axis
 from stepnet.compiler.net.windows import is_derived_name
-from stepnet.compiler.trace.step import MOST_FEATURES, sizes_of
+from stepnet.compiler.trace.spec import MOST_FEATURES, sizes_of
 from stepnet.compiler.values.arguments import is_integer, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.errors import InputError, ModelError, NetError, StepnetError
@@ -39,7 +39,7 @@ from stepnet.model.stored.fields import (
 
 DEEPEST_NET = len(AXES) + 2
 """The deepest nesting of recurrences: each has an axis of its own."""
-PRECISIONS = ("float32", "bfloat16", "int8")
+PRECISIONS = ("float32", "bfloat16", "int8", HALF)
 
 
 class Attributes(NamedTuple):

@@ -8,7 +8,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type, extent_of
 from stepnet.compiler.net.windows import own_axis
 from stepnet.compiler.targets import checked_engine
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves

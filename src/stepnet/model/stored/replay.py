@@ -11,12 +11,13 @@ from typing import Any
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.trace.lines import written_at
-from stepnet.compiler.trace.step import ARGUMENTS
+from stepnet.compiler.trace.spec import ARGUMENTS, TracedStep
 from stepnet.compiler.trace.traced import Traced, builder_of, lifted
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
-from stepnet.model.stored.nets import copied
+from stepnet.model.graph.traced_model import TracedModel
 
 Part = tuple[str, Any, Any]
 """A kind of arguments: its name, the values that were given, and the structure in which they are stored."""
@@ -65,6 +66,8 @@ class StoredNet:
 
     def traced(self, builder: Builder, numbers: Sequence[int]) -> list[Traced]:
         """Returns the results of the net on values of another one, of these numbers."""
+        with IMPORTS:  # late: what is traced already needs none of it
+            from stepnet.model.stored.nets import copied
         return [Traced(builder, number) for number in copied(self.net, builder, numbers)]
 
     def checked(self, kind: str, given: Any, like: Any) -> list[Any]:
@@ -98,6 +101,7 @@ class StoredStep(StoredNet):
     """The step of a recurrence of a file.
 
     inputs, memory, statics, params, output: the structures of its arguments and of its output.
+    known_step: its trace, if an earlier process traced it.
     """
 
     inputs: Any
@@ -105,6 +109,7 @@ class StoredStep(StoredNet):
     statics: Any
     params: Any
     output: Any
+    known_step: TracedStep | None = None
 
     @property
     def __signature__(self) -> Signature:
@@ -171,6 +176,7 @@ class StoredModel(StoredNet):
 
     inputs, statics, params, output: the structures of its arguments and of its output.
     captured: the arrays that it captured, with their names.
+    known_net: its net, if an earlier process traced it.
     """
 
     inputs: Any
@@ -178,6 +184,7 @@ class StoredModel(StoredNet):
     params: Any
     output: Any
     captured: tuple[tuple[Any, str], ...]
+    known_net: TracedModel | None = None
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
         """Adds the operations of a model from a file to the net that is traced; returns its outputs. The

@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.net.encodings import HALF
 from stepnet.compiler.net.ir import Builder
-from stepnet.compiler.trace.step import TracedStep
+from stepnet.compiler.plan.passes.narrow import any_low
+from stepnet.compiler.trace.spec import TracedStep
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import file_path
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
@@ -24,7 +26,7 @@ from stepnet.model.layers import Combined, LayersProgram
 from stepnet.model.model import Model
 from stepnet.model.program import StepProgram
 from stepnet.model.recurrence import RNN
-from stepnet.model.stored import ENDING, KEY, OF_INTEGERS
+from stepnet.model.stored import ENDING, KEY, OF_HALF, OF_INTEGERS
 from stepnet.model.stored.arrays import Collected
 from stepnet.model.stored.fields import Object
 from stepnet.model.stored.integers import step_data
@@ -49,7 +51,9 @@ def save(model: Model, path: str | Path, force: bool) -> None:
         described = model_data(model, arrays)
     except ModelError as error:
         raise InputError(f"{file}: {error}") from None
-    version = OF_INTEGERS if isinstance(model, IntegerGraph) else 1
+    version = (
+        OF_HALF if any_low(model.net, (HALF,)) else OF_INTEGERS if isinstance(model, IntegerGraph) else 1
+    )
     document = {"version": version, "written_by": __version__, "model": described}
     text = json.dumps(document, separators=(",", ":"))
     write(file, arrays.arrays, force, {KEY: text})

@@ -1,11 +1,17 @@
 """Elementary functions of frames, in NumPy operation by operation, against float64 and Python's own."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import stepnet as sn
+from stepnet.build import build
 from stepnet.compiler.net import OPERATIONS
 from stepnet.compiler.targets.frame import (
     INTRINSICS,
@@ -22,6 +28,7 @@ from stepnet.compiler.targets.frame import (
     routine_of,
 )
 
+Array = np.ndarray
 ELEMENTARY = [*("arctan", "cosh", "erf", "exp", "expm1", "log", "log1p", "sigmoid", "sinh", "tanh")]
 MOST_ULPS = 2
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 0.5, 1e-30, -1e-30, 3e-45]
@@ -73,23 +80,51 @@ def test_angles_of_all_sizes_are_near_the_exact_ones(name: str, most: float, dty
     np.testing.assert_array_equal(computed(routine_of(name, dtype), ends), right)
 
 
-def test_remainders_have_the_bits_of_fmod():
-    random = np.random.default_rng(0)
-    bits = random.integers(0, 2**32, (2, 20000), dtype=np.uint32).view("f4")
-    others = [[0, -0.0, 1, math.inf, 1, 5, -5, 1e-45, 7e-45], [1, 1, 0, 1, math.inf, -3, 3, 3e-45, 3e-45]]
-    ordinary = random.normal(size=(2, 20000)).astype("f4")
-    x, y = np.concatenate([bits, ordinary, np.array(others, "f4")], 1)
-    ends = [FrameBuffer(name, "float32", x.size, "input") for name in "xy"]
-    views = [StridedView(name, 0, (1,)) for name in "xyz"]
-    call = Instruction("fmod_f32", (0, 1), "float32")
+def remainders(x: Array, y: Array) -> tuple[Array, Array]:
+    """The remainders of the routine for a dtype, and those of C's fmod."""
+    dtype = x.dtype.name
+    ends = [FrameBuffer(name, dtype, x.size, "input") for name in "xy"]
+    views, routine = [StridedView(name, 0, (1,)) for name in "xyz"], fmod_routine(dtype)
+    call = Instruction(routine.name, (0, 1), dtype)
     loop = PointwiseLoop((x.size,), tuple(views[:2]), (call,), ((views[2], 2),))
-    ends.append(FrameBuffer("z", "float32", x.size, "output"))
-    (own,) = FrameRun(FrameProgram(tuple(ends), {}, {}, (fmod_routine(),), (loop,))).step(x, y)
+    ends.append(FrameBuffer("z", dtype, x.size, "output"))
+    (own,) = FrameRun(FrameProgram(tuple(ends), {}, {}, (routine,), (loop,))).step(x, y)
     with np.errstate(all="ignore"):
-        right = np.fmod(x, y)
+        return own, np.fmod(x, y)
+
+
+def same_bits(own: Array, right: Array) -> None:
+    """Raises unless numbers have the same bits; all NaNs are the same."""
     known = ~np.isnan(right)
     np.testing.assert_array_equal(np.isnan(own), ~known)
-    np.testing.assert_array_equal(own[known].view("u4"), right[known].view("u4"))
+    np.testing.assert_array_equal(own[known].view("u1"), right[known].view("u1"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_have_the_bits_of_fmod(dtype: str):
+    random, small = np.random.default_rng(0), float(np.finfo(dtype).smallest_subnormal)
+    integer = np.dtype("u4" if dtype == "float32" else "u8")
+    bits = random.integers(0, np.iinfo(integer).max, (2, 20000), dtype=integer, endpoint=True).view(dtype)
+    others = [[0, -0.0, 1, math.inf, 1, 5, -5, small, 5 * small], [1, 1, 0, 1, math.inf, -3, 3, 2 * small]]
+    others[1].append(2 * small)
+    ordinary = random.normal(size=(2, 20000)).astype(dtype)
+    same_bits(*remainders(*np.concatenate([bits, ordinary, np.array(others, dtype)], 1)))
+
+
+@given(st.lists(st.tuples(st.floats(), st.floats()), min_size=1, max_size=40))
+def test_remainders_of_all_float64_have_the_bits_of_fmod(pairs: list[tuple[float, float]]):
+    same_bits(*remainders(*np.array(pairs, "f8").T.copy()))
+
+
+@pytest.mark.parametrize("operation", [np.remainder, np.floor_divide])
+def test_divisions_of_float64_have_numpys_bits(operation: Any, tmp_path: Path):
+    special = np.array([0.0, -0.0, 1, -1, 5e-324, -2.5, 1e308, math.inf, -math.inf, math.nan, 0.1, 3e-310])
+    x, y = (each.ravel() for each in np.meshgrid(special, special))
+    model = sn.RNN(lambda x, h, p: (operation(x[..., 0::2], x[..., 1::2]), h), {}, memory=1)
+    program = build(model, tmp_path, target="c", inputs=sn.Spec(2 * x.size, "float64")).program
+    (own,) = FrameRun(program).step(np.stack([x, y], -1).ravel())
+    with np.errstate(all="ignore"):
+        same_bits(own, operation(x, y))
 
 
 @pytest.mark.parametrize("name", ["rint", "floor", "ceil", "minimum", "maximum"])

@@ -68,10 +68,8 @@ def result_of(matrix: Array, x: Array, start: Array) -> tuple[Array, Array]:
     assert found is not None
     left, begin = StridedView("x", 0, (inputs, 1)), StridedView("s", 0, (outputs, 1))
     result, rows = StridedView("y", 0, (outputs, 1)), len(x)
-    sparse = SparseProductLoop(
-        found.width, found.blocks, rows, inputs, outputs, left, "k", "k_places", begin, result
-    )
     whole = ProductLoop(rows, inputs, outputs, left, "k", begin, result)
+    sparse = SparseProductLoop(whole, found.width, found.blocks, "k_places")
     ends = [("x", x.size, "input"), ("s", start.size, "input"), ("y", start.size, "output")]
     results = list[Array]()
     for loop, tables in (
@@ -112,6 +110,6 @@ def test_sizes_are_those_of_the_blocks(tmp_path: Path):
 def test_blocks_that_make_no_matrix_are_refused():
     view, apart = StridedView("x", 0, (0, 1)), StridedView("x", 0, (0, 2))
     with pytest.raises(NetError, match="no blocks of 8 columns make 12"):
-        SparseProductLoop(8, 1, 1, 2, 12, view, "k", "p", None, view)
+        SparseProductLoop(ProductLoop(1, 2, 12, view, "k", None, view), 8, 1, "p")
     with pytest.raises(NetError, match="one after the other"):
-        SparseProductLoop(4, 1, 1, 2, 12, view, "k", "p", None, apart)
+        ProductLoop(1, 2, 12, view, "k", None, apart)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stepnet.compiler.targets.frame.c99 import STATUS
 from stepnet.compiler.targets.frame.machine.platforms import DEVICES
 from stepnet.compiler.targets.frame.numpy_run import FrameRun
+from stepnet.compiler.targets.frame.product_loops import SparseProductLoop
 from stepnet.compiler.targets.frame.program import (
     FrameBuffer,
     FrameLoop,
@@ -23,7 +24,7 @@ from stepnet.compiler.targets.frame.program import (
     packed_weights,
 )
 from stepnet.compiler.targets.frame.sizes import FrameSizes
-from stepnet.compiler.targets.frame.sparse import SparseProductLoop, sparse_matrix
+from stepnet.compiler.targets.frame.sparse import sparse_matrix
 from stepnet.compiler.targets.frame.step import ModelStep, StepEnd, StepMemory
 from stepnet.compiler.values.fork_guard import imported_late
 

@@ -23,20 +23,27 @@ from stepnet.compiler.targets.frame.c_expressions import (
     indented,
 )
 from stepnet.compiler.targets.frame.c_functions import (
+    BITS_OF,
     CHECKSUM,
-    bits_functions,
+    bits_function,
     routine_lines,
     scale_lines,
 )
-from stepnet.compiler.targets.frame.c_integer_products import CHOICE, integer_product_lines, weight_lines
+from stepnet.compiler.targets.frame.c_integer_products import (
+    choice_lines,
+    integer_product_lines,
+    weight_lines,
+)
 from stepnet.compiler.targets.frame.c_loops import loop_lines, product_function
 from stepnet.compiler.targets.frame.c_sparse import sparse_functions
+from stepnet.compiler.targets.frame.c_stack import stack_bound
+from stepnet.compiler.targets.frame.halves import HALVES, WIDENED, halves_in
 from stepnet.compiler.targets.frame.program import (
     FrameBuffer,
     FrameProgram,
     ProductLoop,
 )
-from stepnet.compiler.targets.frame.sizes import UNKNOWN, CodeSizes, FrameSizes
+from stepnet.compiler.targets.frame.sizes import CodeSizes, FrameSizes
 from stepnet.compiler.targets.frame.weight_layouts import LAYOUTS, laid_out_bytes
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.version import __version__
@@ -56,7 +63,9 @@ SAVED_AROUND = 8
 CONTEXT_BYTES = 8
 """The bytes of a context besides its arrays, at most: the mark of its model, and what aligns the arrays."""
 
-OF_CODE = "in flash, besides constants", "of a call, without the library of a compiler"
+FUNCTIONS = ("reset", "step", "block", "save", "restore")
+"""The public functions, without the name that they begin with."""
+OF_CODE = "in flash, besides constants", "of a call at most, without the library of a compiler"
 """The meanings of the sizes of machine code, in a header."""
 CHECKS_OF_FLOATS = [
     "#if defined(__FAST_MATH__)",
@@ -151,10 +160,11 @@ class CProgram:
         """The bytes and multiply-adds that the program takes of a machine."""
         return FrameSizes.of(self.program, self.ram_bytes, self.constant_bytes, self.saved_bytes, self.code)
 
-    @property
+    @cached_property
     def code(self) -> CodeSizes:
-        """The sizes of machine code, which for source code depend on the compiler."""
-        return UNKNOWN
+        """The sizes of machine code: those of source code depend on the compiler; its stack has a bound."""
+        text = "\n".join(line for lines in self.functions() for line in lines)
+        return CodeSizes(stack_bytes=max(stack_bound(text, f"{self.name}_{what}") for what in FUNCTIONS))
 
     # ---- the header
 
@@ -202,7 +212,7 @@ class CProgram:
                 for what, text, size in zip(("CODE", "STACK"), OF_CODE, self.code, strict=True)
                 if size is not None
             ),
-            *(["/* Bytes of code and stack depend on the compiler. */"] if self.code == UNKNOWN else []),
+            *(["/* Bytes of code depend on the compiler. */"] if self.code.code_bytes is None else []),
             f"#define {prefix}_MULTIPLY_ADDS {self.program.multiplies}U /* of a frame */",
             f"#define {prefix}_SAVED_BYTES {self.saved_bytes}U /* of a saved state */",
             *(
@@ -267,14 +277,22 @@ class CProgram:
 
     def source(self) -> str:
         """Returns the text of the source file."""
-        loops = [loop for loop in self.program.loops if isinstance(loop, ProductLoop)]
-        dtypes = sorted({self.program.by_name[loop.left.buffer].dtype for loop in loops} & {*FLOATS})
-        integer_products = integer_product_lines(self.program)
         parts = [
             self.beginning(),
-            *([CHOICE.split("\n")] if integer_products else []),
+            *([choice] if (choice := choice_lines(self.program)) else []),
             *(weight_lines(self.program, each) for each in self.program.of("constant")),
-            *(bits_functions(dtype) for dtype in self.bit_dtypes),
+            *self.functions(),
+        ]
+        return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+    def functions(self) -> list[list[str]]:
+        """Returns the functions of the source file, in their order."""
+        loops = [loop for loop in self.program.loops if isinstance(loop, ProductLoop)]
+        dtypes = sorted({self.program.by_name[loop.weights].dtype for loop in loops} & {*FLOATS, *HALVES})
+        integer_products = integer_product_lines(self.program)
+        return [
+            *(bits_function(dtype) for dtype in self.bit_dtypes),
+            *([WIDENED[dtype]] for dtype in halves_in(self.program.buffers)),
             *(routine_lines(each) for each in self.program.routines),
             *(product_function(dtype) for dtype in dtypes),
             *([integer_products] if integer_products else []),
@@ -287,16 +305,15 @@ class CProgram:
             self.save(),
             self.restore(),
         ]
-        return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
     @property
     def bit_dtypes(self) -> list[str]:
-        """The floating dtypes whose bits are read or made."""
+        """The dtypes of which bits of another one are made."""
         bodies = [routine.body for routine in self.program.routines]
         bodies += [loop.body for loop in self.program.loops if hasattr(loop, "body")]  # type: ignore[union-attr] # elementwise loops
         used = {each.dtype for body in bodies for each in body if each.operation == "bits"}
-        pairs = {"float32": ("float32", "int32"), "float64": ("float64", "int64")}
-        return [dtype for dtype, pair in pairs.items() if not used.isdisjoint(pair)]
+        used |= {"float32" for _ in halves_in(self.program.buffers)}  # which are widened by their bits
+        return [dtype for dtype in BITS_OF if dtype in used]
 
     def beginning(self) -> list[str]:
         """Returns includes, and checks of the compiler."""

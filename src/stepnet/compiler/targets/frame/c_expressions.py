@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stepnet.compiler.net.text import INFIX
+from stepnet.compiler.targets.frame.halves import HALVES
 from stepnet.compiler.targets.frame.program import Instruction, Routine, StridedView
 from stepnet.compiler.targets.frame.routines import DTYPES
 from stepnet.compiler.values import c_names
 
-MEMORY_TYPES = {dtype: c_names.C_TYPES[dtype] for dtype in DTYPES}
-"""The type of an element of each dtype in memory."""
+MEMORY_TYPES = {**{dtype: c_names.C_TYPES[dtype] for dtype in DTYPES}, **dict.fromkeys(HALVES, "int16_t")}
+"""The type of an element of each dtype in memory. Bits of 16 are signed, as loads extend the sign."""
 C_TYPES = {**MEMORY_TYPES, "bool": "bool"}
 """The type of a register of each dtype."""
 SUFFIX = {
@@ -21,28 +23,14 @@ SUFFIX = {
     "bool": "b8",
     "int16": "i16",
     "int8": "i8",
+    "float16": "f16",
+    "bfloat16": "bf16",
 }
 """The end of the names of what there is for each dtype."""
 FLOATS = ("float32", "float64")
 UNSIGNED = {"int32": "uint32_t", "int64": "uint64_t"}
-OPERATORS = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "remainder": "%",
-    "equal": "==",
-    "not_equal": "!=",
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-    "left_shift": "<<",
-    "unsigned_right_shift": ">>",
-}
+OPERATORS = {**INFIX, "unsigned_right_shift": ">>"}
+"""The operators of C; of a signed number the shift to the right is no operator here."""
 LOGIC = {"bitwise_and": "&&", "bitwise_or": "||", "bitwise_xor": "!="}
 WRAPPING = {
     operation: OPERATORS[operation]

@@ -10,6 +10,7 @@ from stepnet.compiler.targets.frame.c_expressions import (
     literal,
     statements,
 )
+from stepnet.compiler.targets.frame.halves import HALVES
 from stepnet.compiler.targets.frame.program import FrameBuffer, Routine
 
 Array = np.ndarray
@@ -19,9 +20,11 @@ WIDTH = 100
 
 def table_lines(buffer: FrameBuffer, values: Array) -> list[str]:
     """Returns the definition of an array of constants."""
-    numbers = [
-        literal(value.item(), "int8" if buffer.dtype == "bool" else buffer.dtype) for value in values.ravel()
-    ]
+    if buffer.dtype in HALVES:
+        numbers = [*map(str, values.ravel().view(np.int16).tolist())]
+    else:
+        dtype = "int8" if buffer.dtype == "bool" else buffer.dtype
+        numbers = [literal(value.item(), dtype) for value in values.ravel()]
     lines, line = list[str](), ""
     for number in numbers:
         if len(line) + len(number) + 2 > WIDTH:
@@ -32,20 +35,23 @@ def table_lines(buffer: FrameBuffer, values: Array) -> list[str]:
     return [title, *indented([*lines, line]), "};"]
 
 
-def bits_functions(dtype: str) -> list[str]:
-    """Returns the functions from the bits of a float to an integer, and back."""
-    floating, integer = ("float32", "int32") if dtype == "float32" else ("float64", "int64")
-    lines = list[str]()
-    for source, target in ((floating, integer), (integer, floating)):
-        lines += [
-            f"static inline {C_TYPES[target]} bits_{SUFFIX[source]}({C_TYPES[source]} from)",
-            "{",
-            f"    {C_TYPES[target]} to;",
-            "    (void)memcpy((uint8_t *)&to, (const uint8_t *)&from, sizeof to);",
-            "    return to;",
-            "}",
-        ]
-    return lines
+BITS_OF = {"int32": "float32", "int64": "float64", "float32": "int32", "float64": "int64"}
+"""For each dtype the one of the same size whose bits it may be."""
+
+
+def bits_function(target: str) -> list[str]:
+    """Returns the function that gives the bits of a float as an integer, or back. target: the dtype of its
+    result.
+    """
+    source = BITS_OF[target]
+    return [
+        f"static inline {C_TYPES[target]} bits_{SUFFIX[source]}({C_TYPES[source]} from)",
+        "{",
+        f"    {C_TYPES[target]} to;",
+        "    (void)memcpy((uint8_t *)&to, (const uint8_t *)&from, sizeof to);",
+        "    return to;",
+        "}",
+    ]
 
 
 def routine_lines(routine: Routine) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from stepnet.compiler.targets.frame.c_expressions import C_TYPES, SUFFIX
 from stepnet.compiler.targets.frame.c_functions import table_lines
-from stepnet.compiler.targets.frame.program import BLOCK, FrameBuffer, FrameProgram, ProductLoop
+from stepnet.compiler.targets.frame.program import BLOCK, FrameBuffer, FrameProgram, ProductLoop, products_of
 from stepnet.compiler.targets.frame.weight_layouts import COLUMNS, LAYOUTS, is_joined, weights_in
 
 CHOICE = """\
@@ -41,7 +41,7 @@ def weight_lines(program: FrameProgram, buffer: FrameBuffer) -> list[str]:
         return table_lines(buffer, own)
     return chosen(
         {"": table_lines(buffer, own)}
-        | {name: table_lines(buffer, weights[buffer.name]) for name, weights in layouts.items()}
+        | {name: table_lines(buffer, weights.get(buffer.name, own)) for name, weights in layouts.items()}
     )
 
 
@@ -110,6 +110,13 @@ static inline int32_t pair_of(int32_t low, int32_t high)
 """Functions of 32-bit words, for products of pairs."""
 
 
+def choice_lines(program: FrameProgram) -> list[str]:
+    """Returns the choice of a layout and what its functions need; none without products of int8."""
+    if not any(program.by_name[loop.weights].dtype == "int8" for loop in products_of(program)):
+        return []
+    return [*CHOICE.split("\n"), "", "#if defined(WEIGHTS_DSP)", *WORD.split("\n"), "#endif"]
+
+
 def integer_product_lines(program: FrameProgram) -> list[str]:
     """Returns the functions of the integer products of a program, for all layouts; none without products."""
     loops = [loop for loop in program.loops if isinstance(loop, ProductLoop)]
@@ -121,7 +128,6 @@ def integer_product_lines(program: FrameProgram) -> list[str]:
     if not names:
         return []
     texts = {layout: list[str]() for layout in ("", *LAYOUTS)}
-    texts["dsp"] += WORD.split("\n")
     for name, dtype in sorted(names.items()):
         joined = name == "product_i8"
         bodies = {"": BLOCKS.format(block=BLOCK).split("\n")}
@@ -192,13 +198,7 @@ def sums_of_words(dtype: str, width: int, joined: bool) -> list[str]:
 
     def words(x: str) -> list[str]:
         """Returns the statements for a pair of elements."""
-        lines = list[str]()
-        for at in range(0, width, 2):
-            high = "w" if joined else "__sxtb16(turned(w))"
-            lines += ["    w = word_at(from);", "    from = &from[4];"]
-            lines.append(f"    s{at} = __smlad({x}, __sxtb16(w), s{at});")
-            lines.append(f"    s{at + 1} = __smlad({x}, {high}, s{at + 1});")
-        return lines
+        return [f"    {line}" for line in word_products(x, width, joined)]
 
     together = 4 if dtype == "int8" else 2
     lines = ["int32_t w;", "size_t k = 0U;", f"for (; (k + {together - 1}U) < inputs; k += {together}U) {{"]
@@ -211,6 +211,16 @@ def sums_of_words(dtype: str, width: int, joined: bool) -> list[str]:
     lines += ["}", "for (; k < inputs; k += 2U) {"]
     lines.append("    const int32_t x = pair_of(left[k], ((k + 1U) < inputs) ? left[k + 1U] : 0);")
     return [*lines, *words("x"), "}"]
+
+
+def word_products(x: str, width: int, joined: bool) -> list[str]:
+    """Returns the statements that add the products of a pair of elements with the words of columns."""
+    lines, high = list[str](), "w" if joined else "__sxtb16(turned(w))"
+    for at in range(0, width, 2):
+        lines += ["w = word_at(from);", "from = &from[4];"]
+        lines.append(f"s{at} = __smlad({x}, __sxtb16(w), s{at});")
+        lines.append(f"s{at + 1} = __smlad({x}, {high}, s{at + 1});")
+    return lines
 
 
 def sums_of_vectors(dtype: str, width: int, joined: bool) -> list[str]:

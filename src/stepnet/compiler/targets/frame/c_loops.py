@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from stepnet.compiler.targets.frame.c_expressions import (
     C_TYPES,
     FLOATS,
-    MEMORY_TYPES,
     SUFFIX,
     indented,
     indexed,
@@ -16,6 +15,8 @@ from stepnet.compiler.targets.frame.c_expressions import (
 )
 from stepnet.compiler.targets.frame.c_integer_products import product_name
 from stepnet.compiler.targets.frame.c_sparse import sparse_name
+from stepnet.compiler.targets.frame.halves import HALVES, widened
+from stepnet.compiler.targets.frame.product_loops import SparseProductLoop
 from stepnet.compiler.targets.frame.program import (
     BLOCK,
     FrameLoop,
@@ -26,7 +27,6 @@ from stepnet.compiler.targets.frame.program import (
     ReductionLoop,
     StridedView,
 )
-from stepnet.compiler.targets.frame.sparse import SparseProductLoop
 
 
 def loop_lines(program: FrameProgram, loop: FrameLoop, prefix: str) -> list[str]:
@@ -34,8 +34,10 @@ def loop_lines(program: FrameProgram, loop: FrameLoop, prefix: str) -> list[str]
     match loop:
         case PointwiseLoop():
             lines = pointwise_lines(program, loop)
-        case ProductLoop() | SparseProductLoop():
-            lines = product_lines(program, loop)
+        case ProductLoop():
+            lines = product_lines(program, loop, None)
+        case SparseProductLoop():
+            lines = product_lines(program, loop.product, loop)
         case ReductionLoop():
             lines = reduction_lines(program, loop)
         case GatherLoop():
@@ -71,8 +73,8 @@ def pointwise_lines(program: FrameProgram, loop: PointwiseLoop) -> list[str]:
     return nested(loop.shape, lines)
 
 
-def product_lines(program: FrameProgram, loop: ProductLoop | SparseProductLoop) -> list[str]:
-    """Returns the calls of the function of products, one for each vector."""
+def product_lines(program: FrameProgram, loop: ProductLoop, sparse: SparseProductLoop | None) -> list[str]:
+    """Returns the calls of the function of products, one for each vector. sparse: the product with blocks."""
     dtype, indices = program.by_name[loop.left.buffer].dtype, ["i0", "0U"]
 
     def address(view: StridedView) -> str:
@@ -82,10 +84,11 @@ def product_lines(program: FrameProgram, loop: ProductLoop | SparseProductLoop) 
 
     start = "NULL" if loop.start is None else address(loop.start)
     given, sizes = [address(loop.left), loop.weights], [f"{loop.inputs}U", f"{loop.outputs}U"]
-    if isinstance(loop, SparseProductLoop):
-        given, sizes, name = [*given, loop.places], sizes[1:], sparse_name(program, loop)
+    if sparse is not None:
+        given, sizes, name = [*given, sparse.places], sizes[1:], sparse_name(program, sparse)
     else:
-        name = f"product_{SUFFIX[dtype]}" if dtype in FLOATS else product_name(program, loop)
+        stored = program.by_name[loop.weights].dtype
+        name = f"product_{SUFFIX[stored]}" if dtype in FLOATS else product_name(program, loop)
     call = f"{name}({', '.join([*given, start, address(loop.result), *sizes])});"
     return nested((loop.rows,), [call]) if loop.rows > 1 else [call]
 
@@ -94,7 +97,7 @@ PRODUCT = """\
 /* result[n] = start[n] + left[0] W[0][n] + left[1] W[1][n] + ..., added in this order; start may be
  * result, or NULL for zeros. The weights lie in blocks of {block} columns, which fit vectors. */
 static void product_{suffix}(
-    const {type} *restrict left, const {type} *restrict weights, const {type} *start, {type} *result,
+    const {type} *restrict left, const {held} *restrict weights, const {type} *start, {type} *result,
     size_t inputs, size_t outputs)
 {{
     const size_t width = outputs % {block}U;
@@ -109,14 +112,14 @@ static void product_{suffix}(
         const {type} x2 = left[k + 2U];
         const {type} x3 = left[k + 3U];
         for (size_t first = 0U; first < whole; first += {block}U) {{
-            const {type} *restrict w = &weights[(first * inputs) + (k * {block}U)];
+            const {held} *restrict w = &weights[(first * inputs) + (k * {block}U)];
             {type} *restrict y = &result[first];
             for (size_t n = 0U; n < {block}U; n++) {{
                 {type} s = y[n];
-                s += x0 * w[n];
-                s += x1 * w[{block}U + n];
-                s += x2 * w[{two}U + n];
-                s += x3 * w[{three}U + n];
+                s += x0 * {w0};
+                s += x1 * {w1};
+                s += x2 * {w2};
+                s += x3 * {w3};
                 y[n] = s;
             }}
         }}
@@ -124,27 +127,38 @@ static void product_{suffix}(
     for (size_t k = fours; k < inputs; k++) {{
         for (size_t first = 0U; first < whole; first += {block}U) {{
             for (size_t n = 0U; n < {block}U; n++) {{
-                result[first + n] += left[k] * weights[(first * inputs) + (k * {block}U) + n];
+                result[first + n] += left[k] * {one};
             }}
         }}
     }}
     for (size_t n = 0U; n < width; n++) {{
         {type} s = result[whole + n];
         for (size_t k = 0U; k < inputs; k++) {{
-            s += left[k] * weights[(whole * inputs) + (k * width) + n];
+            s += left[k] * {last};
         }}
         result[whole + n] = s;
     }}
 }}"""
-"""The function of products of a dtype. It takes four elements of the vector at a time through all blocks of
-columns: GCC then computes a block in vectors at -O2 and -O3, where it would reorder a sum in registers."""
+"""The function of products with weights of a dtype. It takes four elements of the vector at a time through
+all blocks of columns: GCC then computes a block in vectors at -O2 and -O3, where it would reorder a sum in
+registers.
+"""
 
 
-def product_function(dtype: str) -> list[str]:
-    """Returns the function of products of vectors of a dtype."""
-    type_, zero = C_TYPES[dtype], literal(0, dtype)
-    sizes = {"block": BLOCK, "two": 2 * BLOCK, "three": 3 * BLOCK}
-    return PRODUCT.format(type=type_, zero=zero, suffix=SUFFIX[dtype], **sizes).split("\n")
+ELEMENTS = {
+    **{f"w{row}": f"w[{f'{row * BLOCK}U + ' if row else ''}n]" for row in range(4)},
+    "one": f"weights[(first * inputs) + (k * {BLOCK}U) + n]",
+    "last": "weights[(whole * inputs) + (k * width) + n]",
+}
+"""The elements of weights that it reads."""
+
+
+def product_function(stored: str) -> list[str]:
+    """Returns the function of products with weights of a dtype."""
+    dtype = "float32" if stored in HALVES else stored
+    elements = {name: widened(text, stored) for name, text in ELEMENTS.items()}
+    types = {"type": C_TYPES[dtype], "held": C_TYPES[stored], "zero": literal(0, dtype)}
+    return PRODUCT.format(suffix=SUFFIX[stored], block=BLOCK, **types, **elements).split("\n")
 
 
 BEGIN = {"sum": 0.0, "cumsum": -0.0, "cumprod": 1.0}
@@ -188,10 +202,8 @@ def gather_lines(program: FrameProgram, loop: GatherLoop, prefix: str) -> list[s
     column = f"i{len(indices)}"
     source = program.by_name[loop.table].dtype
     index = indexed(loop.index, indices)
-    copied = (
-        f"{indexed(loop.write, [*indices, column])} = {loop.table}[((size_t)row * {loop.width}U) + {column}];"
-    )
-    assert MEMORY_TYPES[source] == MEMORY_TYPES[program.by_name[loop.write.buffer].dtype]
+    element = widened(f"{loop.table}[((size_t)row * {loop.width}U) + {column}]", source)
+    copied = f"{indexed(loop.write, [*indices, column])} = {element};"
     lines = [
         f"int64_t row = {index};"
         if program.by_name[loop.index.buffer].dtype == "int64"

@@ -16,13 +16,12 @@ from stepnet.compiler.targets.frame.drafts import (
 )
 from stepnet.compiler.targets.frame.float_functions import FUNCTIONS, fmod_routine, routine_of
 from stepnet.compiler.targets.frame.recorder import (
+    FMODS,
     FrameRegister,
     Recorder,
     operation_result,
-    without_form,
 )
-from stepnet.compiler.targets.frame.step_lowering import StepLowering, refusal
-from stepnet.errors import RefusedError
+from stepnet.compiler.targets.frame.step_lowering import StepLowering
 
 Array = np.ndarray
 
@@ -30,10 +29,8 @@ Array = np.ndarray
 def elementwise(lowering: StepLowering, number: int, node: Node) -> None:
     """Lowers an elementwise operation, or a call of a routine."""
     operands, dtype = lowering.operands(node), node.type.dtype
-    if (advice := without_form(node.operation, dtype)) is not None:
-        raise RefusedError(refusal(node, advice))
-    if dtype == "float32" and node.operation in ("remainder", "floor_divide"):
-        lowering.called(fmod_routine())
+    if dtype in FMODS and node.operation in ("remainder", "floor_divide"):
+        lowering.called(fmod_routine(dtype))
     if node.operation in FUNCTIONS or node.operation == "power":
         exponent = node.attributes.get("exponent")
         routine = routine_of(node.operation, dtype, None if exponent is None else float(exponent))
@@ -173,10 +170,10 @@ def rows_of(lowering: StepLowering, node: Node, table: Array, scale: float | Non
     of the table are multiplied by.
     """
     index = lowering.value(node.inputs[1])
-    name = lowering.step.net.nodes[node.inputs[0]].name
+    name = lowering.name(node.inputs[0])
     rows, width = table.shape[0], prod(table.shape[1:])
     root = Root("scratch", table.dtype.name, node.type.size, scale=scale)
-    own = Root("constant", table.dtype.name, table.size, name, name, np.ascontiguousarray(table))
+    own = lowering.table(table, name)
     write = FrameValue.of(root, (*index.shape, width))
     lowering.drafts.add(GatherDraft(own, rows, index, write, f"rows of {name or 'a table'}"), root)
     return FrameValue.of(root, node.type.shape)

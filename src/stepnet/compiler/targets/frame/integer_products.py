@@ -23,7 +23,7 @@ from stepnet.compiler.targets.frame.drafts import FrameValue, ProductDraft, Root
 from stepnet.compiler.targets.frame.fixed import refitted, saturated, shifted, stored, wide
 from stepnet.compiler.targets.frame.integer_operations import elementwise
 from stepnet.compiler.targets.frame.integer_step import IntegerLowering, fraction, no_integers
-from stepnet.compiler.targets.frame.products import ended, is_deferred, terms_of
+from stepnet.compiler.targets.frame.products import Term, ended, is_deferred, terms_of
 from stepnet.compiler.targets.frame.recorder import FrameRegister, Recorder
 from stepnet.compiler.targets.frame.sparse import sparse_matrix
 from stepnet.compiler.values.records import dataclass
@@ -34,6 +34,10 @@ MOST_INPUTS = 2**15
 SMALLEST = 2.0**-60
 """The least scale of a column, for one of zeros."""
 MOST_CODE = 127
+MOST_OFFSET = 2**14
+"""The largest bias of a column over the largest integer of the vectors: a column of zeros with a bias would
+leave the others no digits.
+"""
 BETWEEN = 2**24
 """The largest magnitude of a sum of products to which other terms are added."""
 FEWEST_COLUMNS = 16
@@ -78,7 +82,7 @@ def matmul(lowering: IntegerLowering, number: int, node: Node) -> None:
     """Lowers the product of vectors with a matrix, unless it is a term of a sum."""
     if not is_deferred(lowering, number):
         left, matrix = node.inputs
-        sum_of_integers(lowering, number, [(left, matrix)], [], [])
+        sum_of_integers(lowering, number, [(left, matrix, None)], [], [])
 
 
 def sliced(lowering: IntegerLowering, number: int, node: Node) -> None:
@@ -93,13 +97,13 @@ def sliced(lowering: IntegerLowering, number: int, node: Node) -> None:
 def sum_of_integers(
     lowering: IntegerLowering,
     number: int,
-    products: Sequence[tuple[int, int]],
+    products: Sequence[Term],
     constants: Sequence[Array],
     others: Sequence[FrameValue],
 ) -> None:
     """Lowers a sum of products, with constants and other values, to int16.
 
-    number: that of the sum. products: the numbers of the value and the matrix of each.
+    number: that of the sum. products: those of values with matrices.
     """
     node, digits = lowering.step.net.nodes[number], lowering.digits(number)
     outputs, terms = node.type.shape[-1], list[SumTerm]()
@@ -109,7 +113,7 @@ def sum_of_integers(
         raise RefusedError(
             no_integers(node, "its bias differs between rows; add it in an operation of its own")
         )
-    for left, matrix in products:
+    for left, matrix, _ in products:
         terms.append(term_of(lowering, node, left, matrix, np.zeros(outputs) if terms else first))
     factors = [term.scales * 2.0**digits for term in terms]
     bounds, largest = [term.bound for term in terms], [float(each.max()) for each in factors]
@@ -265,8 +269,8 @@ def column_scales(weights: Array, most: int, bias: Array) -> Array:
     bias: its magnitudes, in units of the integers.
 
     >>> column_scales(np.array([[1.27, 0.0], [-0.1, 0.0]]), 128, np.array([0.0, 2.0**20]))
-    array([0.01      , 0.00048828])
+    array([0.01, 0.5 ])
     """
     magnitudes, room = np.abs(weights), 2**31 - 2 - most * ((weights.shape[0] + 1) // 2)
-    parts = magnitudes.max(0, initial=0) / MOST_CODE, (magnitudes.sum(0) * most + bias) / room
-    return np.maximum(np.maximum.reduce(parts), SMALLEST)
+    own, sums = magnitudes.max(0, initial=0) / MOST_CODE, (magnitudes.sum(0) * most + bias) / room
+    return np.maximum.reduce([own, sums, bias / (most * MOST_OFFSET), np.full(own.shape, SMALLEST)])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.meanings import OUTSIDE
+from stepnet.compiler.targets.frame.product_loops import SparseProductLoop
 from stepnet.compiler.targets.frame.program import (
     BLOCK,
     FrameLoop,
@@ -19,7 +20,6 @@ from stepnet.compiler.targets.frame.program import (
     ReductionLoop,
     StridedView,
 )
-from stepnet.compiler.targets.frame.sparse import SparseProductLoop
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError
 
@@ -144,10 +144,7 @@ class FrameRun:
         """Runs one loop."""
         match loop:
             case PointwiseLoop():
-                registers: list[Any] = [self.elements(view, loop.shape).copy() for view in loop.reads]
-                registers = self.instructions(loop.body, registers)
-                for view, register in loop.writes:
-                    self.elements(view, loop.shape)[...] = registers[register]
+                self.pointwise(loop)
             case ProductLoop():
                 self.product(loop)
             case SparseProductLoop():
@@ -156,6 +153,14 @@ class FrameRun:
                 self.reduction(loop)
             case GatherLoop():
                 self.gather(loop)
+
+    def pointwise(self, loop: PointwiseLoop) -> list[Any]:
+        """Runs an elementwise loop; returns all registers."""
+        registers: list[Any] = [self.elements(view, loop.shape).copy() for view in loop.reads]
+        registers = self.instructions(loop.body, registers)
+        for view, register in loop.writes:
+            self.elements(view, loop.shape)[...] = registers[register]
+        return registers
 
     def elements(self, view: StridedView, shape: Sequence[int]) -> Array:
         """Returns the elements of a view over a shape, [count, shape...]."""
@@ -200,16 +205,16 @@ class FrameRun:
 
     def sparse_product(self, loop: SparseProductLoop) -> None:
         """Runs a product with blocks: adds the products of the columns of each, one row after the other."""
-        result, left, sums = self.given(loop)
-        blocks, width = self.buffers[loop.weights][0].astype(result.dtype), loop.width
+        result, left, sums = self.given(loop.product)
+        blocks, width = self.buffers[loop.product.weights][0].astype(result.dtype), loop.width
         places, at = iter(self.buffers[loop.places][0].tolist()), 0
-        for first in range(0, loop.outputs, width):
+        for first in range(0, loop.product.outputs, width):
             for k in islice(places, next(places)):
                 sums[..., first : first + width] += left[..., k : k + 1] * blocks[at : at + width]
                 at += width
         result[...] = sums
 
-    def given(self, loop: ProductLoop | SparseProductLoop) -> tuple[Array, Array, Array]:
+    def given(self, loop: ProductLoop) -> tuple[Array, Array, Array]:
         """Returns the view of a product's results, its vectors in their dtype, and what sums begin with."""
         shape = loop.rows, loop.outputs
         result, left = self.elements(loop.result, shape), self.elements(loop.left, (loop.rows, loop.inputs))

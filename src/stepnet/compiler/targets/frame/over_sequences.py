@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepnet.compiler.targets.frame.numpy_run import FrameRun
-from stepnet.compiler.targets.frame.program import FrameBuffer, FrameProgram
+from stepnet.compiler.targets.frame.program import FrameBuffer
 from stepnet.errors import InputError
 from stepnet.ragged.positions import Positions
 
@@ -16,21 +16,21 @@ Array = np.ndarray
 
 
 def over_sequences(
-    program: FrameProgram, positions: Positions, sequences: Sequence[Array], statics: Sequence[Array]
+    run: FrameRun, positions: Positions, sequences: Sequence[Array], statics: Sequence[Array]
 ) -> list[tuple[Array, Array]]:
-    """Runs a program over sequences. Returns for each output its numbers at all steps, [total, size], and at
+    """Runs frames over sequences. Returns for each output its numbers at all steps, [total, size], and at
     the last step of each sequence, [batch, size]; zeros where there is none.
 
-    positions: those of the steps in the arrays. sequences, statics: numbers, [total, features...] and
-    [batch, features...], which are given to each frame. Raises `InputError` for numbers that are NaN or do
-    not fit the integers of an input, and `IndexOutsideError` for an index outside of its table.
+    run: the program, with a state for each sequence. positions: those of the steps in the arrays.
+    sequences, statics: numbers, [total, features...] and [batch, features...], which are given to each frame.
+    Raises `InputError` for numbers that are NaN or do not fit the integers of an input, and
+    `IndexOutsideError` for an index outside of its table.
     """
-    inputs, outputs = program.of("input"), program.of("output")
+    inputs, outputs = run.program.of("input"), run.program.of("output")
     pairs = zip(inputs, (*sequences, *statics), strict=True)
     given = [codes_of(buffer, array) for buffer, array in pairs]
     lengths, count = np.asarray(positions.lengths), len(sequences)
     order = np.argsort(-lengths, kind="stable")
-    run = FrameRun(program, len(order))
     at_steps = [np.zeros((positions.total, each.size), each.dtype) for each in outputs]
     at_ends = [np.zeros((len(order), each.size), each.dtype) for each in outputs]
     for step in range(int(lengths.max(initial=0))):

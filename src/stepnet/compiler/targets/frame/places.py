@@ -22,6 +22,7 @@ from stepnet.compiler.targets.frame.drafts import (
     Root,
     values_of,
 )
+from stepnet.compiler.targets.frame.product_loops import SparseProductLoop
 from stepnet.compiler.targets.frame.program import (
     FrameBuffer,
     FrameLoop,
@@ -35,7 +36,7 @@ from stepnet.compiler.targets.frame.program import (
     packed_weights,
 )
 from stepnet.compiler.targets.frame.routines import DTYPES
-from stepnet.compiler.targets.frame.sparse import SparseProductLoop, sparse_matrix
+from stepnet.compiler.targets.frame.sparse import sparse_matrix
 from stepnet.compiler.values.c_names import c_name
 
 Array = np.ndarray
@@ -177,8 +178,9 @@ def finished_loop(loop: Draft, names: FrameNames, constants: dict[str, Array]) -
             if (sparse := sparse_matrix(array)) is not None:
                 weights = constant(loop.weights, sparse.weights)
                 places = constant(replace(loop.weights, name=f"{loop.weights.name}_places"), sparse.places)
-                sizes, about = (sparse.width, sparse.blocks, *loop.sizes), f"{loop.about}, {sparse.about}"
-                return SparseProductLoop(*sizes, left, weights, places, start, result, about)
+                about = f"{loop.about}, {sparse.about}"
+                product = ProductLoop(*loop.sizes, left, weights, start, result, about)
+                return SparseProductLoop(product, sparse.width, sparse.blocks, places)
             weights = constant(loop.weights, packed_weights(array).reshape(array.shape))
             return ProductLoop(*loop.sizes, left, weights, start, result, loop.about)
         case ReductionDraft():

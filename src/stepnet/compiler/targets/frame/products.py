@@ -5,6 +5,7 @@ from math import prod
 
 import numpy as np
 
+from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.targets.frame.drafts import (
     FrameValue,
@@ -22,19 +23,24 @@ from stepnet.compiler.targets.frame.step_lowering import StepLowering, refusal
 from stepnet.errors import RefusedError
 
 Array = np.ndarray
+Term = tuple[int, int, str | None]
+"""A product: the numbers of the value and of the matrix, and the encoding of the weights or None."""
+HALVES_OF = {"stored": (False, True), "bfloat16": (True, True), None: (False, False)}
+"""The encodings of products in float32: whether the value, and whether the matrix, is rounded to bfloat16."""
 
 
 def multiplied(lowering: StepLowering, number: int, node: Node) -> None:
     """Lowers the product of vectors with a matrix, unless it is a term of a sum."""
     if node.attributes.get("weights") == "int8":
         vectors, matrix = lowering.value(node.inputs[0]), lowering.known[node.inputs[1]]
-        name = lowering.step.net.nodes[node.inputs[1]].name
+        name = lowering.name(node.inputs[1])
         lowering.values[number] = quantized_product(lowering.drafts, vectors, matrix, name)
         return
     check_weights(node)
     if not is_deferred(lowering, number):
         left, matrix = node.inputs
-        lowering.values[number] = sum_of_products(lowering, node, [(left, matrix)])
+        term = left, matrix, node.attributes.get("weights")
+        lowering.values[number] = sum_of_products(lowering, node, [term])
 
 
 def added(lowering: StepLowering, number: int, node: Node) -> None:
@@ -65,6 +71,17 @@ def sum_of_two(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
     return code.fadd(*operands)
 
 
+def to_bfloat16(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
+    """Records a float32 rounded to the nearest bfloat16, of two the even one; NaN as it is."""
+    (x,) = operands
+    upper, below, one, half = (code.constant("int32", value) for value in (-(2**16), 16, 1, 0x7FFF))
+    bits = code.record("bits", "int32", x)
+    odd = code.and_(code.lshr(bits, below), one)
+    near = code.and_(code.add(bits, code.add(odd, half)), upper)
+    is_number = code.fcmp_ordered("==", x, x)
+    return code.select(is_number, code.record("bits", "float32", near), x)
+
+
 def is_deferred(lowering: StepLowering, number: int) -> bool:
     """Tells whether a node is a product, or a sum with one, that is only a term of one other sum of its type:
     then that sum adds its terms.
@@ -73,7 +90,7 @@ def is_deferred(lowering: StepLowering, number: int) -> bool:
     node, users = net.nodes[number], [user for user in lowering.users[number] if user in lowering.needed]
     if node.operation not in ("matmul", "add") or number in lowering.known or number in ended(lowering.step):
         return False
-    if len(users) != 1 or not node.type.is_float or "weights" in node.attributes:
+    if len(users) != 1 or not node.type.is_float or node.attributes.get("weights") not in HALVES_OF:
         return False
     user = net.nodes[users[0]]
     if user.operation != "add" or user.types != node.types or user.inputs.count(number) != 1:
@@ -81,14 +98,12 @@ def is_deferred(lowering: StepLowering, number: int) -> bool:
     return node.operation == "matmul" or any(is_deferred(lowering, operand) for operand in node.inputs)
 
 
-def terms_of(
-    lowering: StepLowering, number: int
-) -> tuple[list[tuple[int, int]], list[Array], list[FrameValue]]:
-    """Returns the terms of a sum: the operands of its products, its constants, and the other values in its
+def terms_of(lowering: StepLowering, number: int) -> tuple[list[Term], list[Array], list[FrameValue]]:
+    """Returns the terms of a sum: its products, its constants, and the other values in its
     dtype.
     """
     net, dtype = lowering.step.net, lowering.step.net.type_of(number).dtype
-    products, constants, others = list[tuple[int, int]](), list[Array](), list[FrameValue]()
+    products, constants, others = list[Term](), list[Array](), list[FrameValue]()
     for operand in net.nodes[number].inputs:
         node = net.nodes[operand]
         if operand in lowering.known:
@@ -97,7 +112,7 @@ def terms_of(
             others.append(lowering.value(operand))
         elif node.operation == "matmul":
             left, matrix = node.inputs
-            products.append((left, matrix))
+            products.append((left, matrix, node.attributes.get("weights")))
         else:
             for terms, own in zip((products, constants, others), terms_of(lowering, operand), strict=True):
                 terms += own  # type: ignore[operator] # of the same kind
@@ -107,16 +122,20 @@ def terms_of(
 def sums_of_products(lowering: StepLowering, number: int, node: Node) -> None:
     """Lowers several sums of products of the same vectors."""
     check_weights(node)
-    lefts, matrices = node.sides
+    (lefts, matrices), weights = node.sides, node.attributes.get("weights")
     lowering.several[number] = [
-        sum_of_products(lowering, node, [*zip(lefts, matrices[first : first + len(lefts)], strict=True)])
+        sum_of_products(
+            lowering,
+            node,
+            [(left, matrix, weights) for left, matrix in zip(lefts, matrices[first:], strict=False)],
+        )
         for first in range(0, len(matrices), len(lefts))
     ]
 
 
 def check_weights(node: Node) -> None:
-    """Raises `RefusedError` for a product whose weights are encoded in fewer bits."""
-    if (weights := node.attributes.get("weights")) is not None:
+    """Raises `RefusedError` for a product of floats whose weights are encoded in int8."""
+    if (weights := node.attributes.get("weights")) not in HALVES_OF:
         raise RefusedError(refusal(node, f"its weights are {weights}; quantize the model to int8, or not"))
 
 
@@ -126,12 +145,11 @@ def ended(step: ModelStep) -> set[int]:
 
 
 def sum_of_products(
-    lowering: StepLowering, node: Node, terms: Sequence[tuple[int, int]], start: FrameValue | None = None
+    lowering: StepLowering, node: Node, terms: Sequence[Term], start: FrameValue | None = None
 ) -> FrameValue:
     """Adds a sum of products of values with constant matrices; returns its result.
 
-    node: the node whose value it is. terms: the numbers of the value and the matrix of each product. start:
-    what the sum begins with; None for zeros.
+    node: the node whose value it is. terms: its products. start: what the sum begins with; None for zeros.
     """
     shape, dtype = node.types[0].shape, node.types[0].dtype
     if not node.types[0].is_float:
@@ -141,12 +159,17 @@ def sum_of_products(
         start = rows_of(lowering, lowering.as_dtype(start, dtype).broadcast(shape), rows)
     root = Root("scratch", dtype, rows * outputs)
     result = FrameValue.of(root, (rows, outputs))
-    for left, matrix in terms:
-        weights, name = lowering.known[matrix], lowering.step.net.nodes[matrix].name
-        inputs = weights.shape[0]
-        x = lowering.drafts.contiguous(lowering.as_dtype(lowering.value(left), dtype))
+    for left, matrix, encoding in terms:
+        weights, name = lowering.known[matrix], lowering.name(matrix)
+        value, inputs = lowering.as_dtype(lowering.value(left), dtype), weights.shape[0]
+        rounds_value, rounds_weights = HALVES_OF[encoding]
+        if rounds_value:
+            value = lowering.drafts.pointwise(value.shape, dtype, [value], to_bfloat16, "to bfloat16")
+        if rounds_weights:
+            weights = rounded(weights)
+        x = lowering.drafts.contiguous(value)
         vectors = FrameValue(x.root, x.offset, (inputs, 1), (rows, inputs))
-        table = Root("constant", dtype, weights.size, name, name, weights.astype(dtype))
+        table = lowering.table(weights.astype(dtype), name)
         sizes, about = (rows, inputs, outputs), f"@ {name or 'weights'}"
         lowering.drafts.add(ProductDraft(vectors, table, start, result, sizes, about), root)
         start = result

@@ -4,7 +4,7 @@ A program has buffers of fixed sizes and a list of loops over them, which run in
 
     PointwiseLoop   any number of elementwise operations in one loop, and copies
     ProductLoop     the product of vectors with a matrix of weights, of floats or of integers
-    SparseProductLoop   the same of a matrix with blocks of zeros (`sparse.py`)
+    SparseProductLoop   the same of a matrix with blocks of zeros (both in `product_loops.py`)
     ReductionLoop   sums, maxima and indices of maxima, and prefix sums
     GatherLoop      rows of a table, by integer indices: the only loop that can fail
 
@@ -23,19 +23,17 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 
 from stepnet.compiler.targets.frame.arrays import FrameBuffer, StridedView, comment
+from stepnet.compiler.targets.frame.product_loops import BLOCK, ProductLoop, SparseProductLoop
 from stepnet.compiler.targets.frame.routines import (
     Instruction,
     Routine,
     body_lines,
     check_instructions,
 )
-from stepnet.compiler.targets.frame.sparse import SparseProductLoop
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
 Array = np.ndarray
-BLOCK = 8
-"""The number of outputs of a product that are computed together, and whose weights lie together."""
 
 
 @dataclass(frozen=True)
@@ -69,66 +67,6 @@ class PointwiseLoop:
         """Yields each view with the shape over which it is used, and whether it is written."""
         yield from ((view, self.shape, False) for view in self.reads)
         yield from ((view, self.shape, True) for view, _ in self.writes)
-
-
-@dataclass(frozen=True)
-class ProductLoop:
-    """Products of vectors with one matrix: for each row m and output n,
-
-        result[m, n] = (start[m, n] or 0) + left[m, 0] W[0, n] + left[m, 1] W[1, n] + ...
-
-    added from left to right, each product and each sum rounded. Vectors of int8 or int16 are multiplied by
-    weights of int8; the sums are int32, and exact, as the numbers of a sum are so few that it fits.
-
-    rows, inputs, outputs: the numbers of vectors, of elements of each, and of columns of W.
-    left: the vectors, a view over (rows, inputs). start: a view over (rows, outputs), or None for zeros. The
-        last stride of all views is 1.
-    weights: a constant with all elements of W in blocks of `BLOCK` columns (the last one with those that are
-        left): W[k, n] is element `weight_index(k, n)`.
-    result: a view over (rows, outputs), which overlaps neither `left` nor `start`, but may be `start`.
-    about: what the loop computes, for reports.
-    """
-
-    rows: int
-    inputs: int
-    outputs: int
-    left: StridedView
-    weights: str
-    start: StridedView | None
-    result: StridedView
-    about: str = ""
-
-    def __post_init__(self) -> None:
-        """Raises `NetError` if the elements of a vector do not lie one after the other."""
-        for view in (self.left, self.result, *([] if self.start is None else [self.start])):
-            if view.strides[-1] != 1:
-                raise NetError(f"a product reads and writes elements one after the other, not {view}")
-
-    def __str__(self) -> str:
-        """Writes the product as text, in one line."""
-        start = f"{self.start} + " if self.start else ""
-        size = f"{self.rows} x {self.inputs} x {self.outputs}"
-        return f"{self.result} = {start}{self.left} @ {self.weights} ({size}){comment(self.about)}"
-
-    @property
-    def multiplies(self) -> int:
-        """The number of multiplications, each of which is followed by an addition."""
-        return self.rows * self.inputs * self.outputs
-
-    @property
-    def views(self) -> Iterator[tuple[StridedView, tuple[int, ...], bool]]:
-        """Yields each view with the shape over which it is used, and whether it is written."""
-        yield self.left, (self.rows, self.inputs), False
-        if self.start is not None:
-            yield self.start, (self.rows, self.outputs), False
-        yield StridedView(self.weights, 0, (1,)), (self.inputs * self.outputs,), False
-        yield self.result, (self.rows, self.outputs), True
-
-    def weight_index(self, k: int, n: int) -> int:
-        """Returns the place of W[k, n] among the weights."""
-        block, column = divmod(n, BLOCK)
-        width = min(BLOCK, self.outputs - block * BLOCK)
-        return block * BLOCK * self.inputs + k * width + column
 
 
 @dataclass(frozen=True)
@@ -277,6 +215,12 @@ class FrameProgram:
     def can_fail(self) -> bool:
         """True if an index of an input may be outside of its table."""
         return any(isinstance(loop, GatherLoop) for loop in self.loops)
+
+
+def products_of(program: FrameProgram) -> list[ProductLoop]:
+    """Lists the products of a program, those with blocks among them."""
+    loops = (loop.product if isinstance(loop, SparseProductLoop) else loop for loop in program.loops)
+    return [loop for loop in loops if isinstance(loop, ProductLoop)]
 
 
 def check_program(program: FrameProgram) -> None:

@@ -10,9 +10,15 @@ from stepnet.compiler.net.interpret import within
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.targets.calibration import FrameSamples
+from stepnet.compiler.targets.frame.fixed import FRACTIONS, LARGEST, MARGIN, fraction_of
 from stepnet.compiler.targets.frame.step import KEEPING, FrameRanges, ModelStep
+from stepnet.errors import InputError, RefusedError
 
 Array = np.ndarray
+MOST_CODE = 127
+"""The largest int8 that activations have."""
+MOST = LARGEST * 2.0 ** -FRACTIONS[0] / MARGIN
+"""The largest number that integers stand for, with a margin."""
 
 
 def calibrated(step: ModelStep, given: FrameSamples) -> ModelStep:
@@ -27,7 +33,44 @@ def calibrated(step: ModelStep, given: FrameSamples) -> ModelStep:
                 known[number] = within(node, [known[operand] for operand in node.inputs])
         for inputs, lengths in zip(given.samples, given.lengths, strict=True):
             measure(step, known, inputs, lengths, largest)
-    return replace(step, ranges=FrameRanges(given.activations, tuple(largest)))
+    made = replace(step, ranges=FrameRanges(given.activations, tuple(largest)))
+    check_inputs(made, given)
+    check_values(made, largest)
+    return made
+
+
+def check_inputs(step: ModelStep, given: FrameSamples) -> None:
+    """Raises `InputError` for samples of which a few numbers of an input are so large that most of the others
+    would be 0, or that no integers hold them; names the input and the sample.
+    """
+    for place, end in enumerate(step.inputs):
+        arrays = [sample[place] for sample in given.samples if step.net.type_of(end.number).is_float]
+        sizes = [np.abs(each[each != 0]).astype(np.float64) for each in arrays]
+        most = [float(each.max(initial=0)) for each in sizes]
+        largest, name = max(most, default=0.0), end.title or end.name
+        unit = largest / MOST_CODE if given.activations == "int8" else 2.0 ** -fraction_of(largest)
+        small = sum(int((each < unit / 2).sum()) for each in sizes)
+        sample = f"the input `{name}` has {largest:.3g} in sample {most.index(largest) if most else 0}"
+        if largest > MOST:
+            raise InputError(
+                f"{sample}, and integers stand for at most {MOST:.3g}: leave it out, or scale it"
+            )
+        if 2 * small > sum(each.size for each in sizes):
+            raise InputError(
+                f"{sample}, for which {small} of {sum(each.size for each in sizes)} numbers would be 0 in "
+                f"{given.activations}, in steps of {unit:.3g}: leave it out"
+            )
+
+
+def check_values(step: ModelStep, largest: Sequence[float]) -> None:
+    """Raises `RefusedError` for a value of the samples that no integers hold, naming its operation."""
+    for node, most in zip(step.net.nodes, largest, strict=True):
+        if most > MOST:
+            what, at = node.name or node.operation, f" (at {node.source})" if node.source else ""
+            raise RefusedError(
+                f"`{what}` is up to {most:.3g} in the samples{at}, and integers stand for at most "
+                f"{MOST:.3g}: scale it down, or quantize without activations"
+            )
 
 
 def is_constant(node: Node) -> bool:

@@ -27,13 +27,8 @@ COMPARISONS = {
     ">": "greater",
     ">=": "greater_equal",
 }
-FMOD = "fmod_f32"
-"""The routine of remainders."""
-WITHOUT_FORM = {
-    "remainder": "cast it to float32, or write it as x - floor(x / y) * y",
-    "floor_divide": "cast it to float32, or write it as floor(x / y)",
-}
-"""Operations on float64 that would need the C library, and what to do instead."""
+FMODS = {"float32": "fmod_f32", "float64": "fmod_f64"}
+"""The routine of remainders of each dtype."""
 
 
 @dataclass(frozen=True)
@@ -209,9 +204,9 @@ class Recorder:
         return INTRINSICS[name](self, *arguments)
 
     def function_call(self, name: str, result: ir.Type, arguments: Sequence[FrameRegister]) -> FrameRegister:
-        """Records a call of C's `fmodf`, as that of a routine."""
-        assert name == "fmodf"
-        return self.record(FMOD, "float32", *arguments)
+        """Records a call of C's `fmod` or `fmodf`, as that of a routine."""
+        dtype = {"fmod": "float64", "fmodf": "float32"}[name]
+        return self.record(FMODS[dtype], dtype, *arguments)
 
 
 def absolute(code: Recorder, x: FrameRegister) -> FrameRegister:
@@ -273,11 +268,6 @@ INTRINSICS: dict[str, Callable[..., FrameRegister]] = {
     "minimum": extreme("<"),
     "maximum": extreme(">"),
 }
-
-
-def without_form(operation: str, dtype: str) -> str | None:
-    """Returns what to do instead of an operation with a result of a dtype; None if it has a form here."""
-    return WITHOUT_FORM.get(operation) if dtype == "float64" else None
 
 
 def operation_result(code: Recorder, node: Node, operands: Sequence[FrameRegister]) -> FrameRegister:

@@ -10,8 +10,10 @@ from types import MappingProxyType
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
-DTYPES = ("float32", "float64", "int32", "int64", "bool", "int16", "int8")
-"""The dtypes of buffers. A bool is a byte that is 0 or 1. int8 and int16 are only stored."""
+DTYPES = ("float32", "float64", "int32", "int64", "bool", "int16", "int8", "float16", "bfloat16")
+"""The dtypes of buffers. A bool is a byte that is 0 or 1. int8 and int16 are only stored, and the last two
+only in constants.
+"""
 PRIMITIVES: Mapping[str, int] = MappingProxyType(
     {
         "constant": 0,

@@ -64,6 +64,7 @@ class ModelStep:
 
     net: with a value per row for inputs, memories and results. constants: the parameters, by their numbers.
     ranges: those that the scales of integers come from; None for a step in the dtypes of the net.
+    storage: the dtypes of 16 bits in which matrices and tables lie whose numbers these have.
     """
 
     net: Net
@@ -72,3 +73,4 @@ class ModelStep:
     outputs: tuple[StepEnd, ...]
     constants: Mapping[int, Array]
     ranges: FrameRanges | None = None
+    storage: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from stepnet.compiler.targets.frame.drafts import (
     Root,
     values_of,
 )
+from stepnet.compiler.targets.frame.halves import HALVES, stored_in
 from stepnet.compiler.targets.frame.program import Routine
 from stepnet.compiler.targets.frame.recorder import (
     FrameRegister,
@@ -24,7 +25,6 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.errors import RefusedError
 
 Array = np.ndarray
-STORED = ("float16", "bfloat16")
 
 
 @dataclass
@@ -76,10 +76,22 @@ class StepLowering:
         """Returns the value of a node, which may be a constant."""
         if number not in self.values:
             array = self.known[number]
-            name = self.step.net.nodes[number].name
+            name = self.name(number)
             root = Root("constant", array.dtype.name, array.size, name, name, np.ascontiguousarray(array))
             self.values[number] = FrameValue.of(root, array.shape)
         return self.values[number]
+
+    def name(self, number: int) -> str:
+        """Returns the name of a value; that of a parameter in 16 bits for what it is cast to."""
+        node = self.step.net.nodes[number]
+        return self.name(node.inputs[0]) if node.operation == "cast" and not node.name else node.name
+
+    def table(self, array: Array, name: str) -> Root:
+        """Returns the array of a matrix or a table, in 16 bits where the step asks for it and nothing is
+        lost. name: its own.
+        """
+        held = np.ascontiguousarray(stored_in(array, self.step.storage))
+        return Root("constant", held.dtype.name, held.size, name, name, held)
 
     def operands(self, node: Node) -> list[FrameValue]:
         """Lists the values of a node's operands."""
@@ -157,7 +169,7 @@ def refusal(node: Node, advice: str) -> str:
 def check_type(node: Node) -> None:
     """Raises `RefusedError` for a node with a dtype that is only stored, or without elements."""
     for type_ in node.types:
-        if type_.dtype in STORED:
+        if type_.dtype in HALVES:
             raise RefusedError(refusal(node, f"it has {type_.dtype}; cast the model to float32"))
         if type_.size == 0:
             raise RefusedError(refusal(node, "its result has no elements; leave it out"))

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from stepnet.compiler.targets.frame.program import BLOCK, FrameProgram, ProductLoop
+from stepnet.compiler.targets.frame.product_loops import BLOCK, ProductLoop, SparseProductLoop
+from stepnet.compiler.targets.frame.program import FrameProgram
+from stepnet.compiler.targets.frame.sparse_layouts import laid_out_blocks, layout_of
 
 Array = np.ndarray
 COLUMNS: Mapping[str, tuple[int, int]] = {"columns": (2, 1), "dsp": (6, 2), "helium": (4, 1)}
@@ -41,9 +43,16 @@ def matrix_of(program: FrameProgram, loop: ProductLoop) -> Array:
 
 
 def weights_in(program: FrameProgram, layout: str) -> dict[str, Array]:
-    """Returns the weights of all integer products in a layout, by name: flat, in int8."""
-    loops = [loop for loop in program.loops if isinstance(loop, ProductLoop) and layout]
-    return {loop.weights: LAYOUTS[layout](program, loop) for loop in loops if has_int8_weights(program, loop)}
+    """Returns the weights of all integer products in a layout, by name: flat, in int8; with the places of
+    blocks.
+    """
+    found = dict[str, Array]()
+    for loop in program.loops if layout else ():
+        if isinstance(loop, ProductLoop) and has_int8_weights(program, loop):
+            found[loop.weights] = LAYOUTS[layout](program, loop)
+        elif isinstance(loop, SparseProductLoop) and (own := layout_of(program, loop, layout)):
+            found |= laid_out_blocks(loop, program.constants, own)
+    return found
 
 
 def laid_out_bytes(program: FrameProgram, layout: str) -> int:

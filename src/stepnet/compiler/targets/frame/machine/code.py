@@ -17,6 +17,7 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.library.archive import BSD, COFF_ARCHIVE, GNU, archive
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.writing.code import I8, I32, POINTER
+from stepnet.compiler.targets.frame.c99 import FUNCTIONS
 from stepnet.compiler.targets.frame.machine.instructions import (
     FrameCode,
     write_routine,
@@ -28,7 +29,6 @@ from stepnet.compiler.targets.frame.machine.integer_products import (
     product_key,
 )
 from stepnet.compiler.targets.frame.machine.interface import (
-    FUNCTIONS,
     MARK_BYTES,
     NUMBERS,
     InterfaceCode,
@@ -37,6 +37,7 @@ from stepnet.compiler.targets.frame.machine.interface import (
 from stepnet.compiler.targets.frame.machine.loops import FrameLoopCode
 from stepnet.compiler.targets.frame.machine.platforms import COFF, ELF, MACH_O, DevicePlatform
 from stepnet.compiler.targets.frame.machine.sparse import sparse_product
+from stepnet.compiler.targets.frame.product_loops import SparseProductLoop
 from stepnet.compiler.targets.frame.program import (
     FrameLoop,
     FrameProgram,
@@ -45,7 +46,6 @@ from stepnet.compiler.targets.frame.program import (
     ProductLoop,
     ReductionLoop,
 )
-from stepnet.compiler.targets.frame.sparse import SparseProductLoop
 from stepnet.compiler.targets.frame.weight_layouts import ALIGNMENT, has_int8_weights, packed_constants
 from stepnet.compiler.values.fork_guard import run_in_thread
 
@@ -58,6 +58,12 @@ WRITERS: dict[type, Callable[[FrameLoopCode, Any], None]] = {
     ReductionLoop: FrameLoopCode.reduction,
     GatherLoop: FrameLoopCode.gather,
 }
+
+
+IN_PLACE = ("columns", "int8")
+"""The layout of weights and the dtype of vectors whose products are written in place: addresses there are
+constants, for which a function has too few registers.
+"""
 
 
 def module_of(declared: MachineProgram, beside: bool = False) -> ir.Module:
@@ -156,7 +162,8 @@ class ProductFunctions:
     def write(self, loop: ProductLoop) -> None:
         """Writes a product, or a call of its function, which is written where it is called first."""
         key, layout = product_key(self.loops, loop), self.loops.platform.layout
-        if self.counts[key] == 1:
+        dtype = self.loops.program.by_name[loop.left.buffer].dtype
+        if self.counts[key] == 1 or (layout, dtype) == IN_PLACE:
             integer_product(self.loops, loop, layout)
             return
         if key not in self.functions:

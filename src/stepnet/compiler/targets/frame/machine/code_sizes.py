@@ -3,6 +3,9 @@
 The sections of an object have the former. For the latter the assembly is read: what the functions take at
 their beginnings, along the calls that there are: a public function, the frame, and a routine or a product. A
 platform whose code takes stack by another instruction, or by a number that is not known ahead, has no number.
+
+A function of WebAssembly has locals instead, which engines keep in registers or on a stack of their own:
+here it takes them all, and `FRAME` bytes besides. What it takes of the module's own memory comes on top.
 """
 
 import re
@@ -11,9 +14,10 @@ from typing import Any, cast
 
 import llvmlite.binding as llvm
 
+from stepnet.compiler.targets.frame.c99 import FUNCTIONS
 from stepnet.compiler.targets.frame.machine.code import compiled_text, module_of
-from stepnet.compiler.targets.frame.machine.interface import FUNCTIONS, MachineProgram
-from stepnet.compiler.targets.frame.machine.platforms import MACH_O
+from stepnet.compiler.targets.frame.machine.interface import MachineProgram
+from stepnet.compiler.targets.frame.machine.platforms import MACH_O, WASM
 from stepnet.compiler.targets.frame.sizes import CodeSizes
 from stepnet.compiler.targets.frame.weight_layouts import packed_constants
 from stepnet.compiler.values.fork_guard import run_in_thread
@@ -31,6 +35,11 @@ TAKEN = re.compile(r"(?:subq\s+\$(\d+), %rsp|sub(?:\.w)?\s+(?:sp, )?sp, #(\d+)|a
 UNKNOWN = re.compile(r"(?:subq?|addi?|and(?:q|i)?|bic|bfc|c\.addi16sp)\S*\s+(?:sp,.*|.*, %rsp|\{?sp\b.*)$")
 GIVEN_BACK = re.compile(r"(?:addq\s+\$\d+, %rsp|add(?:\.w)?\s+(?:sp, )?sp, #\d+|addi\s+sp, sp, \d+)$")
 LABEL = re.compile(r'"?([^\s"]+)"?:')
+FRAME = 64
+"""The bytes of a call in WebAssembly besides its locals: what an engine saves."""
+VECTOR_TYPE = "v128"
+LOCALS = re.compile(r"\.(?:functype\s+\S+|local)\s+(.*?)(?: ->|$)", re.MULTILINE)
+TAKEN_OF_MEMORY = re.compile(r"global\.get\s+__stack_pointer\s+i32\.const\s+(\d+)\s+i32\.sub\b")
 
 
 def sizes_of_code(declared: MachineProgram, data: bytes) -> CodeSizes:
@@ -53,9 +62,10 @@ def loaded_bytes(data: bytes) -> int:
 
 def stack_bytes(declared: MachineProgram, assembly: str) -> int | None:
     """Returns the most bytes of stack that a call takes; None if they are not known."""
-    if declared.platform.triple.startswith("wasm"):
-        return None
-    taken = taken_by_functions(assembly, "_" if declared.platform.format == MACH_O else "")
+    if declared.platform.format == WASM:
+        taken = taken_by_wasm(assembly)
+    else:
+        taken = taken_by_functions(assembly, "_" if declared.platform.format == MACH_O else "")
     routines = {name for name in taken if name.rpartition(".")[0] in declared.program.routine}
     public = [f"{declared.name}_{what}" for what in FUNCTIONS]
     products = [name for name in taken if name.startswith(f"{declared.name}_product_")]
@@ -80,6 +90,22 @@ def taken_by_functions(assembly: str, ahead: str) -> Mapping[str, int | None]:
             taken[name] = None if before is None or count is None else before + count
             if before is not None and count == 0 and re.search(r"-\d+\(%rsp\)", line):
                 taken[name] = max(before, RED_ZONE)
+    return taken
+
+
+def taken_by_wasm(assembly: str) -> Mapping[str, int]:
+    """Returns the bytes that each function of WebAssembly takes: its locals, and what it takes of memory.
+
+    >>> body = "m_step:\\n\\t.functype\\tm_step (i32, v128) -> (i32)\\n\\t.local  \\tf32\\n"
+    >>> taken_by_wasm(body + "\\tglobal.get\\t__stack_pointer\\n\\ti32.const\\t32\\n\\ti32.sub \\n")
+    {'m_step': 128}
+    """
+    taken, parts = dict[str, int](), re.split(r"^(\S+):$", assembly, flags=re.MULTILINE)
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        if not name.startswith("."):
+            values = [each for types in LOCALS.findall(body) for each in re.findall(r"[if]\d+|v128", types)]
+            own = sum(16 if each == VECTOR_TYPE else 8 for each in values)
+            taken[name] = FRAME + own + sum(map(int, TAKEN_OF_MEMORY.findall(body)))
     return taken
 
 

@@ -16,6 +16,8 @@ from stepnet.compiler.targets.cpu.writing.code import (
     vector_of,
     width_of,
 )
+from stepnet.compiler.targets.cpu.writing.storage_dtypes import STORED, single_of
+from stepnet.compiler.targets.frame.halves import HALVES
 from stepnet.compiler.targets.frame.machine.platforms import DevicePlatform
 from stepnet.compiler.targets.frame.program import Instruction, Routine
 
@@ -182,12 +184,14 @@ def select(code: Code, read: str, dtype: str, condition: ir.Value, a: ir.Value, 
     return code.select(condition, a, b)
 
 
-def convert(code: Code, read: str, dtype: str, a: ir.Value) -> Any:
+def convert(code: FrameCode, read: str, dtype: str, a: ir.Value) -> Any:
     """Writes a conversion to another dtype: of floats truncated, of integers modulo their size; to bool
-    whether it is not 0.
+    whether it is not 0; of numbers of 16 bits to float32.
     """
     if read == dtype:
         return a
+    if read in HALVES:
+        return widened(code, read, a)
     type_, zero = type_of(dtype, width_of(a)), splat(a.type, 0)
     if dtype == "bool":
         return code.fcmp_unordered("!=", a, zero) if read in FLOATS else code.compare("u", "!=", a, zero)
@@ -202,6 +206,27 @@ def convert(code: Code, read: str, dtype: str, a: ir.Value) -> Any:
     if read == "bool":
         return code.zext(a, type_)
     return code.sext(a, type_) if BITS[read] < BITS[dtype] else code.trunc(a, type_)
+
+
+def widened(code: FrameCode, dtype: str, bits_of: ir.Value) -> Any:
+    """Writes numbers of a dtype of 16 bits as float32. bits_of: their bits. All are finite (`halves.py`).
+
+    Without an instruction for float16 their bits are moved to where those of a float32 are, which is the
+    number times 2^-112. That is no number where denormal ones are taken for zeros: there the exponent is
+    added to, and numbers below the smallest normal one are counted in steps of 2^-24.
+    """
+    platform, width = code.platform, width_of(bits_of)
+    if dtype == "bfloat16" or platform.has_half:
+        return STORED[dtype].widened(code, bits_of)
+    wide = code.sext(bits_of, type_of("int32", width))
+    moved = code.and_(code.shl(wide, splat(wide.type, 13)), splat(wide.type, 0x8FFFFFFF))
+    if not platform.flushes:
+        return code.fmul(single_of(code, moved), splat(type_of("float32", width), 2.0**112))
+    size, sign = (code.and_(wide, splat(wide.type, mask)) for mask in (0x7FFF, 0x80000000))
+    count = code.sitofp(size, type_of("float32", width))
+    small = code.or_(code.bitcast(code.fmul(count, splat(count.type, 2.0**-24)), wide.type), sign)
+    is_small = code.compare("s", "<", size, splat(wide.type, 0x400))
+    return single_of(code, code.select(is_small, small, code.add(moved, splat(wide.type, 112 << 23))))
 
 
 PRIMITIVE_CODE: Mapping[str, Callable[..., Any]] = {

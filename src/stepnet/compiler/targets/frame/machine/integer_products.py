@@ -13,7 +13,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.writing.code import I1, I8, I16, I32, splat, vector_of
+from stepnet.compiler.targets.cpu.writing.code import I1, I8, I16, I32, splat, vector_of, width_of
 from stepnet.compiler.targets.frame.machine.instructions import FrameCode
 from stepnet.compiler.targets.frame.machine.loops import FrameLoopCode
 from stepnet.compiler.targets.frame.machine.pairs import pair_of
@@ -143,15 +143,9 @@ def sums_of_words(
 
     def added(vectors: Sums, address: ir.Value, values: Sums) -> Sums:
         """Writes the sums after some words of each pair of columns. vectors: pairs of 16 bits."""
-        made = [*values]
         for place, x in enumerate(vectors):
-            for at in range(words):
-                word = code.read(I32, code.at(address, 4 * (place * words + at)), 4)
-                low = unpacked(code, word)
-                high = word if joined else unpacked(code, word, 8)
-                made[2 * at] = multiplied(code, x, low, made[2 * at])
-                made[2 * at + 1] = multiplied(code, x, high, made[2 * at + 1])
-        return made
+            values = after_words(code, x, code.at(address, 4 * place * words), values, joined)
+        return values
 
     def step(k: ir.Value, values: Sums, count: int) -> Sums:
         """Writes the sums after some times four elements of int8, or two of int16."""
@@ -163,7 +157,7 @@ def sums_of_words(
         return values
 
     whole = 0
-    for count in (UNROLLED, 1):
+    for count in (UNROLLED, 1) if loop.inputs >= 2 * UNROLLED * together else (1,):
         first, whole = whole, loop.inputs - loop.inputs % (count * together)
         sums = code.carry(first, whole, sums, partial(step, count=count), step=count * together)
     rest = [loops.read(loop.left, (row, code.number(k))) for k in range(whole, loop.inputs)]
@@ -176,6 +170,18 @@ def sums_of_words(
             high = code.ashr(code.sub(sums[at], sums[at - 1]), ir.Constant(I32, 8))
             sums[at] = code.add(begins[at], high)
     return sums[: len(begins)]
+
+
+def after_words(code: FrameCode, x: ir.Value, address: ir.Value, values: Sums, joined: bool) -> Sums:
+    """Writes the sums of pairs of columns after a word of each. x: a pair of 16 bits. address: that of the
+    words. joined: as `is_joined` says.
+    """
+    made = [*values]
+    for at in range(0, len(made), 2):
+        word = code.read(I32, code.at(address, 2 * at), 4)
+        made[at] = multiplied(code, x, unpacked(code, word), made[at])
+        made[at + 1] = multiplied(code, x, word if joined else unpacked(code, word, 8), made[at + 1])
+    return made
 
 
 def unpacked(code: FrameCode, word: ir.Value, turn: int = 0) -> ir.Value:
@@ -203,25 +209,29 @@ def sums_of_vectors(
     code, dtype = loops.code, loops.program.by_name[loop.left.buffer].dtype
     lanes, element = LANES[dtype], I8 if dtype == "int8" else I16
     type_, width = vector_of(element, lanes), len(begins)
-    name = f"llvm.arm.mve.vmldava.v{lanes}i{element.width}"
-    plain = [ir.Constant(I32, 0)] * 3
 
     def added(k: ir.Value, values: Sums, count: int) -> Sums:
         """Writes the sums after some elements of the vector."""
         read = partial(elements, code, lanes=lanes, count=count)
         x = read(loops.address(loop.left, (row, k)), element)
         address = code.at(base, code.mul(k, code.number(width)))
-        made = Sums()
-        for at, total in enumerate(values):
-            w = read(code.at(address, at * count), I8)
-            w = w if element is I8 else code.sext(w, type_)
-            made.append(code.function_call(name, I32, [*plain, total, x, w]))
-        return made
+        weights = [read(code.at(address, at * count), I8) for at in range(width)]
+        return after_vectors(code, x, [w if element is I8 else code.sext(w, type_) for w in weights], values)
 
     rest = loop.inputs % lanes
     whole = loop.inputs - rest
     sums = code.carry(0, whole, begins, partial(added, count=lanes), step=lanes)
     return added(code.number(whole), sums, rest) if rest else sums
+
+
+def after_vectors(code: FrameCode, x: ir.Value, weights: Sums, values: Sums) -> Sums:
+    """Writes sums after the products of a vector with the vector of weights of each."""
+    lanes = width_of(x)
+    name = f"llvm.arm.mve.vmldava.v{lanes}i{128 // lanes}"
+    plain = [ir.Constant(I32, 0)] * 3
+    return [
+        code.function_call(name, I32, [*plain, total, x, w]) for total, w in zip(values, weights, strict=True)
+    ]
 
 
 def elements(code: FrameCode, address: ir.Value, element: ir.IntType, lanes: int, count: int) -> ir.Value:

@@ -6,6 +6,7 @@ They are those of the generated C (`c99.py`), with the same codes and the same b
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from llvmlite import ir
 
@@ -22,7 +23,6 @@ MARK_BYTES = 8
 OFFSET_BASIS, PRIME = 2166136261, 16777619
 """The constants of FNV-1a, the checksum of saved states."""
 NUMBERS = {name: ir.Constant(I32, number) for number, name in enumerate(STATUS)}
-FUNCTIONS = ("reset", "step", "block", "save", "restore")
 
 Begin = Callable[[ir.Function], FrameCode]
 
@@ -36,7 +36,7 @@ class MachineProgram(CProgram):
     platform: DevicePlatform
     measured: CodeSizes = UNKNOWN
 
-    @property
+    @cached_property
     def code(self) -> CodeSizes:
         """The sizes of the machine code."""
         return self.measured

@@ -21,11 +21,13 @@ from stepnet.compiler.targets.cpu.writing.code import (
     store_vector,
     width_of,
 )
+from stepnet.compiler.targets.frame.halves import HALVES
 from stepnet.compiler.targets.frame.machine.instructions import (
     BITS,
     FrameCode,
     convert,
     type_of,
+    widened,
     write_body,
 )
 from stepnet.compiler.targets.frame.machine.pairs import pair_products, spread_pair
@@ -325,7 +327,9 @@ class FrameLoopCode:
                 """Writes the copy of one element."""
                 address = code.at(table, code.mul(inside, code.number(size)))
                 dtype = self.program.by_name[loop.table].dtype
-                self.write(self.load(dtype, 1, address), loop.write, (*indices, inside))
+                value = self.load(dtype, 1, address)
+                value = widened(code, dtype, value) if dtype in HALVES else value
+                self.write(value, loop.write, (*indices, inside))
                 return []
 
             code.carry(0, loop.width, [], element)

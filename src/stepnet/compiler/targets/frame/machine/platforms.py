@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import Literal
 
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.frame.program import FrameProgram, ProductLoop
-from stepnet.compiler.targets.frame.sparse import SparseProductLoop
+from stepnet.compiler.targets.frame.program import FrameProgram, products_of
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import RefusedError
 
@@ -28,6 +27,7 @@ class DevicePlatform:
     has_float: whether instructions compute with float32; if not, products are of int8, and the compiler's
         library computes the rest.
     has_long_products: whether an instruction multiplies integers of 32 bits to 64.
+    has_half: whether instructions convert float16 to float32.
     flushes: whether vectors take denormal numbers for zeros; such results then differ from other platforms'.
     dot: the intrinsic of LLVM that multiplies eight pairs of 16-bit integers and adds the products in twos;
         "" if vectors have no such instruction, or LLVM finds it.
@@ -51,6 +51,7 @@ class DevicePlatform:
     columns: int = 8
     has_float: bool = True
     has_long_products: bool = True
+    has_half: bool = False
     flushes: bool = False
     dot: str = ""
     layout: str = ""
@@ -139,6 +140,7 @@ ROWS = (
         ELF,
         4,
         0,
+        has_half=True,
         layout="dsp",
         packages=CORTEX_M,
         boards="cortex-m4/fpv4-sp-d16-hard",
@@ -152,6 +154,7 @@ ROWS = (
         ELF,
         4,
         0,
+        has_half=True,
         layout="dsp",
         packages=CORTEX_M,
         boards="cortex-m33/fpv5-sp-d16-hard",
@@ -165,6 +168,7 @@ ROWS = (
         ELF,
         4,
         16,
+        has_half=True,
         flushes=True,
         layout="helium",
         gather="llvm.arm.mve.vldr.gather.offset.v4i32.p0.v4i32",
@@ -215,7 +219,16 @@ ROWS = (
         0,
     ),
     DevicePlatform(
-        "aarch64-macos", "Apple silicon, macOS 11", f"arm64{APPLE}", "apple-m1", "", MACH_O, 8, 16, columns=32
+        "aarch64-macos",
+        "Apple silicon, macOS 11",
+        f"arm64{APPLE}",
+        "apple-m1",
+        "",
+        MACH_O,
+        8,
+        16,
+        columns=32,
+        has_half=True,
     ),
     DevicePlatform(
         "x86_64-macos",
@@ -227,6 +240,7 @@ ROWS = (
         8,
         32,
         columns=32,
+        has_half=True,
         dot=X86_DOT,
     ),
     DevicePlatform(
@@ -239,6 +253,7 @@ ROWS = (
         8,
         16,
         columns=32,
+        has_half=True,
     ),
     DevicePlatform(
         "x86_64-windows",
@@ -261,8 +276,7 @@ def check_computes(program: FrameProgram, platform: DevicePlatform) -> None:
     """Raises `RefusedError` for a program with products of floats if a platform has no instructions for them,
     naming the first.
     """
-    products = (loop for loop in program.loops if isinstance(loop, ProductLoop | SparseProductLoop))
-    floats = (loop for loop in products if program.by_name[loop.weights].dtype != "int8")
+    floats = (loop for loop in products_of(program) if program.by_name[loop.weights].dtype != "int8")
     if not platform.has_float and (product := next(floats, None)) is not None:
         raise RefusedError(
             f"{platform.name} has no instructions for float32, in which the model computes "

@@ -7,9 +7,9 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-from stepnet.compiler.targets.frame.c99 import STATUS
+from stepnet.compiler.targets.frame.c99 import FUNCTIONS, STATUS
 from stepnet.compiler.targets.frame.machine.code import compiled_text, module_of
-from stepnet.compiler.targets.frame.machine.interface import FUNCTIONS, MachineProgram
+from stepnet.compiler.targets.frame.machine.interface import MachineProgram
 from stepnet.compiler.targets.frame.machine.platforms import DEVICES
 from stepnet.compiler.targets.frame.machine.wasm_modules import wasm_module
 from stepnet.compiler.targets.frame.program import FrameBuffer
