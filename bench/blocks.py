@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 import stepnet as sn
-import stepnet.model.in_blocks
+import stepnet.model.gradients.in_blocks
 from stepnet.compiler.net.tolerance import tolerance
 
 Array = np.ndarray
@@ -165,12 +165,12 @@ def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """Makes `sn.vjp` compute gradients step by step within the block, and not in blocks of steps."""
-    chosen = stepnet.model.in_blocks.block_choices
-    stepnet.model.in_blocks.block_choices = lambda net, costs: {}
+    chosen = stepnet.model.gradients.in_blocks.block_choices
+    stepnet.model.gradients.in_blocks.block_choices = lambda net, costs: {}
     try:
         yield
     finally:
-        stepnet.model.in_blocks.block_choices = chosen
+        stepnet.model.gradients.in_blocks.block_choices = chosen
 
 
 def ways(rule: str, keys: int, steps: int, folder: Path, gradients: bool) -> dict[str, Callable[[], Array]]:

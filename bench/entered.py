@@ -111,7 +111,7 @@ def in_parts(rnn: sn.RNN, documents: sn.Ragged) -> sn.RNN:
 
     # The schedule of the one loop, which the cache may have, is not this one's.
     with (
-        patch("stepnet.compiler.plan.schedule.why_in_parts", asked_for),
+        patch("stepnet.compiler.plan.cutting.why_in_parts", asked_for),
         patch.dict(os.environ, {"STEPNET_CACHE": "0"}),
     ):
         again(documents)

@@ -81,12 +81,37 @@ def estimates() -> None:
 
 
 @app.command()
+def matrices() -> None:
+    """Print the estimates of steps whose memory is a matrix on an H100, beside what other kernels have to
+    move: no GPU is needed.
+    """
+    from bench.gpu.matrices import table
+
+    for line in table():
+        typer.echo(line)
+
+
+@app.command()
+def generation() -> None:
+    """Print the estimates of steps of generation on an H100: no GPU is needed."""
+    from bench.gpu.generation import table
+
+    for line in table():
+        typer.echo(line)
+
+
+@app.command()
 def compiling() -> None:
-    """Print the processor seconds until the PTX of cells is there: compiled, and from the cache."""
+    """Print the processor seconds until the PTX of cells is there: compiled, and from the cache; and those of
+    a first call from the cache, with a driver that does nothing.
+    """
     from bench.gpu.estimates import compile_times
 
-    for name, cold, warm, again in compile_times():
-        typer.echo(f"{name}: {cold:.2f} s, from the cache {warm:.2f} s, again {1000 * again:.0f} ms")
+    for name, times in compile_times():
+        typer.echo(
+            f"{name}: {times.cold:.2f} s, from the cache {1000 * times.warm:.0f} ms, again "
+            f"{1000 * times.again:.0f} ms; the first call from the cache {1000 * times.call:.0f} ms"
+        )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.gpu.cells import recurrence
-from bench.gpu.schedules import step_of
+from bench.gpu.schedules import sizes_of, step_of
 from stepnet.compiler.targets.cuda import (
     H100,
     ExchangeCost,
@@ -68,7 +68,8 @@ def schedule_of(name: str, resident: int, is_alone: bool) -> TensorSchedule:
             options["functions"] = other
         else:
             options[WORDS[other[0]]] = int(other[1:])
-    return TensorSchedule(blocks=int(first[len(exchange) :]), resident=resident, **options)
+    options |= sizes_of(exchange, int(first[len(exchange) :]))
+    return TensorSchedule(resident=resident, **options)
 
 
 def measured(result: dict[str, Any], widest: int = 1024) -> Iterator[Measured]:

@@ -17,7 +17,7 @@ from bench.gpu.idle import begin
 from stepnet import vjp
 from stepnet.compiler.targets import engine_named
 from stepnet.compiler.targets.cuda import CudaDevice, empty
-from stepnet.model.differentiable import ModelNet
+from stepnet.model.gradients.differentiable import ModelNet
 from stepnet.ragged.positions import Positions
 
 ROWS, STEPS, UNITS = 16, 1024, 256

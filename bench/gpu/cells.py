@@ -13,10 +13,11 @@ KNOWN = ("gru", "lstm", "minimal_gated_unit", "simple_rnn")
 """Cells by which schedules are measured."""
 
 
-def recurrence(name: str, width: int, dtype: str = "float32") -> sn.RNN:
+def recurrence(name: str, width: int, dtype: str = "float32", known: bool = True) -> sn.RNN:
     """Returns a recurrence of a cell: one of `OWN`, or a named cell of stepnet.
 
     name: of the cell. width: the units of its memory.
+    known: whether a call on the CPU makes the inputs of a named cell known.
     """
     chance = np.random.default_rng(0)
     if name in OWN:
@@ -27,7 +28,8 @@ def recurrence(name: str, width: int, dtype: str = "float32") -> sn.RNN:
     shapes = {n: a.shape for n, a in cell(name).parameters(inputs=FEATURES, hidden=width).items()}
     params = {n: chance.normal(0, 0.3, shape).astype("f4") for n, shape in shapes.items()}
     rnn = sn.cells.rnn(name, {n: array.astype(dtype) for n, array in params.items()})
-    rnn(np.zeros((1, 1, FEATURES), dtype))  # now its inputs are known
+    if known:
+        rnn(np.zeros((1, 1, FEATURES), dtype))
     return rnn
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,25 @@ WIDTHS, BATCHES = (64, 128, 256, 512, 1024), (16, 64)
 COLUMNS = "estimate", "measured", "cuDNN", "per flop"
 COLD = """
 import sys, time
-import numpy  # not timed
-from bench.gpu.cells import recurrence
-import stepnet.cuda
-rnn = recurrence(sys.argv[1], int(sys.argv[2]))
+import numpy as np  # not timed
+from bench.gpu.cells import inputs_of, recurrence
+from bench.gpu.idle import begin
+import stepnet.cells.gated
+begin(compiled=False)
+cell, units, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+rnn = recurrence(cell, units, known=what == "ptx")
+x = np.zeros((16, 100, inputs_of(cell, units)), "f4")
 for _ in range(2):
     begun = time.process_time()
-    stepnet.cuda.ptx(rnn)
+    if what == "ptx":
+        import stepnet.cuda
+        stepnet.cuda.ptx(rnn)
+    else:
+        rnn(x, engine="cuda")
     print(time.process_time() - begun)
+print("llvmlite.binding" in sys.modules)
 """
+"""The work of a new process, done twice: the PTX of a cell, or its call with a driver that does nothing."""
 COMPILED = ("gru", 256), ("lstm", 1024), ("minimal_gated_unit", 512), ("slstm", 256), ("layer_normed", 256)
 
 
@@ -95,17 +106,41 @@ def measured(cell: str, units: int, rows: int) -> str:
     return "" if found is None else f"{found['call_us']:.2f}"
 
 
-def compile_times(cases: Sequence[tuple[str, int]] = COMPILED) -> Iterator[tuple[str, float, float, float]]:
-    """Yields a name and the processor seconds until the PTX of a cell is there: in a new process, compiled,
-    and from the cache on disk; and the second time in a process.
+@dataclass(frozen=True)
+class CompileTimes:
+    """Processor seconds of new processes, besides those of importing stepnet and tracing the cell.
+
+    cold, warm: until the PTX of the kernels is there: compiled, and from the cache on disk. again: the second
+    time in a process. call: a first call from the cache, by a driver that does nothing.
+    loads_llvm: whether the processes that found all in the cache imported LLVM.
     """
+
+    cold: float
+    warm: float
+    again: float
+    call: float
+    loads_llvm: bool
+
+
+def compile_times(
+    cases: Sequence[tuple[str, int]] = COMPILED, rounds: int = 5
+) -> Iterator[tuple[str, CompileTimes]]:
+    """Yields a name and the times of each cell. Those from the cache are the least of some rounds."""
     for cell, units in cases:
         with tempfile.TemporaryDirectory() as folder:
-            environment = {**os.environ, "STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": folder}
-            command = [sys.executable, "-c", COLD, cell, str(units)]
-            first, then = (
-                subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-                for _ in range(2)
+
+            def process(what: str, environment: dict[str, str], *arguments: str) -> list[float]:
+                """Returns what a new process prints."""
+                command = [sys.executable, "-c", COLD, *arguments, what]
+                done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+                *times, loads = done.stdout.split()
+                return [*map(float, times), float(loads == "True")]
+
+            given = {**os.environ, "STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": folder}, cell, str(units)
+            (cold, *_), _ = process("ptx", *given), process("call", *given)
+            ptx, call = ([process(what, *given) for _ in range(rounds)] for what in ("ptx", "call"))
+            least = min(one[0] for one in ptx), min(one[1] for one in ptx), min(one[0] for one in call)
+            yield (
+                f"{cell.replace('_', ' ')} {units}",
+                CompileTimes(cold, *least, any(o[2] for o in (*ptx, *call))),
             )
-        cold, (warm, again) = float(first.split()[0]), map(float, then.split())
-        yield f"{cell.replace('_', ' ')} {units}", cold, warm, again

@@ -10,7 +10,7 @@ from statistics import median
 from bench.gpu.microbenchmarks import Microbenchmarks, MicroFunction
 from bench.gpu.place import Place, Rows
 from stepnet.compiler.targets.cuda import Device, DeviceArray, empty
-from stepnet.compiler.targets.cuda.library import loaded
+from stepnet.compiler.targets.cuda.driver.library import loaded
 from stepnet.errors import DeviceError
 
 ROUNDS, LAUNCHES = 1000, 5

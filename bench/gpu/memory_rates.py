@@ -16,7 +16,7 @@ from bench.gpu.place import Place, Rows
 from bench.gpu.placed import error_of
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.targets.cuda import CudaMemory, DeviceArray, contracted, empty, get, multiply
-from stepnet.compiler.targets.cuda.products import compute_by, parts_of, tiles_for
+from stepnet.compiler.targets.cuda.arrays.products import compute_by, parts_of, tiles_for
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.gpu.place import Place
 from stepnet.compiler.targets.cuda import CudaDevice, DeviceArray
-from stepnet.compiler.targets.cuda.loaded import LARGE_CLUSTERS, MAX_SHARED
+from stepnet.compiler.targets.cuda.driver.loaded import LARGE_CLUSTERS, MAX_SHARED
 from stepnet.errors import DeviceError
 
 NAMES = "barriers", "arithmetic"

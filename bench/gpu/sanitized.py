@@ -87,7 +87,7 @@ def gradients(cell: str, width: int, place: Place) -> Row:
     return row_of(ours, exact, sum(LENGTHS), 4 * width)
 
 
-EXCHANGES = "block1", "block1.parts4", "grid2", "tagged2", "cluster2"
+EXCHANGES = "block1", "block1.parts4", "plain2", "grid2", "tagged2", "cluster2"
 """A schedule of each exchange of values between blocks."""
 CASES: dict[str, Callable[[Place], Row]] = {
     **{f"gru, {word}": partial(called, "gru", ON_TENSOR_CORES, by_schedule(word)) for word in EXCHANGES},

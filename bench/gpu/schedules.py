@@ -1,8 +1,9 @@
 """Loops on tensor cores by schedules of one's choice: their times, from which the cost model is fitted, and
 whether their results are right.
 
-A schedule is a word: an exchange with its blocks, then numbers, chains, parts, ahead, functions or what is
-left out, as in cluster8.parts4.bfloat16.ahead2. The numbers * stand for each of float32, tf32 and bfloat16.
+A schedule is a word: an exchange with its blocks, or with sequences where plain units multiply, then
+numbers, chains, parts, ahead, functions or what is left out, as in cluster8.parts4.bfloat16.ahead2. The
+numbers * stand for each of float32, tf32 and bfloat16.
 """
 
 from dataclasses import replace
@@ -28,7 +29,7 @@ from stepnet.compiler.targets.cuda import (
     groups_at_once,
     registers,
 )
-from stepnet.compiler.targets.cuda.tensor.shape import LAUNCHED
+from stepnet.compiler.targets.cuda.tensor.shape import LAUNCHED, PLAIN_PARTS
 from stepnet.errors import DeviceError
 
 STEPS, BATCHES, LENGTHS = 1024, (1, 16, 64), [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
@@ -41,12 +42,13 @@ TIMED = {
     "gru-128": "cluster8.parts4.ahead2.* tagged8.parts4.ahead2.* block1 cluster8 grid8.parts4.ahead2 tagged8",
     "gru-256": "cluster16.parts4.ahead2.* tagged16.parts4.ahead2.* cluster8.parts2 grid16.parts4.ahead2",
     "lstm-128": "cluster8.parts4.ahead2 tagged8.parts4.ahead2 block1 cluster4.parts4.ahead2 tagged4.parts4",
-    "gru-64": "block1.parts2.ahead2.* block1.parts4.ahead2 cluster4.parts4.ahead2 tagged4.parts4.ahead2",
+    "gru-64": "plain1.ahead2 plain2.ahead2 plain4.ahead2 block1.parts2.ahead2.* block1.parts4.ahead2 "
+    "cluster4.parts4.ahead2 tagged4.parts4.ahead2",
     "gru-512": "tagged32.parts4.ahead2.* grid32.parts4.ahead2 tagged64.parts2.ahead2",
-    "minimal_gated_unit-128": "cluster8.parts4.ahead2 tagged8.parts4.ahead2 block1.parts2.ahead2",
+    "minimal_gated_unit-128": "plain1.ahead2 cluster8.parts4.ahead2 tagged8.parts4.ahead2 block1.parts2",
     "rg_lru-256": "alone2.ahead4 alone4.ahead8 alone4.ahead16 alone8.parts4.ahead16",
     "lstm-256": "cluster16.parts4.ahead2 tagged16.parts4.ahead2 tagged32.parts4.ahead2",
-    "lstm-64": "block1.parts4.ahead2 cluster2.parts4.ahead2 tagged4.parts4.ahead2 block1",
+    "lstm-64": "plain1.ahead2 block1.parts4.ahead2 cluster2.parts4.ahead2 tagged4.parts4.ahead2 block1",
     "lstm-512": "tagged32.parts4.ahead2 tagged32.parts4.bfloat16.ahead2",
     "minimal_gated_unit-256": "cluster16.parts4.ahead2 tagged16.parts4.ahead2",
     "gru-1024": "tagged64.parts4.bfloat16.ahead2 tagged64.parts4.tf32.ahead2",
@@ -54,7 +56,7 @@ TIMED = {
 """The schedules that are timed, by the step, those first that say most."""
 DIGITS = {"float32": "float32", "tf32": "float16", "bfloat16": "bfloat16"}
 """A dtype with as many digits as the numbers that are multiplied."""
-TRIAL = {"simple_rnn-32": "block1 tagged2.parts2", "gru-16": "block1.tf32"}
+TRIAL = {"simple_rnn-32": "block1 plain2 tagged2.parts2", "gru-16": "block1.tf32"}
 """The schedules that are run in emulation."""
 
 
@@ -68,15 +70,22 @@ def schedule(word: str) -> TensorSchedule:
     """Returns the schedule of one word. Unless it says so, the terms of float32 have a chain each."""
     first, *others = word.split(".")
     exchange = first.rstrip("0123456789")
-    options: dict[str, Any] = {"numbers": "float32", "blocks": int(first[len(exchange) :])}
+    options: dict[str, Any] = {"numbers": "float32", **sizes_of(exchange, int(first[len(exchange) :]))}
     for other in others:
         name = other.rstrip("0123456789")
         if name in ("chains", "parts", "ahead"):
             options[name] = int(other[len(name) :])
         else:
             options[KINDS.get(other, "numbers")] = other
-    chains = 3 if options["numbers"] == "float32" and exchange != "alone" else 1
+    chains = 3 if options["numbers"] == "float32" and exchange not in ("alone", "plain") else 1
     return TensorSchedule(**{"exchange": exchange, "chains": chains, **options})
+
+
+def sizes_of(exchange: str, count: int) -> dict[str, int]:
+    """Returns the fields that the number behind an exchange is for: the blocks of a group, or the sequences
+    where plain units multiply.
+    """
+    return {"rows": count, "parts": PLAIN_PARTS} if exchange == "plain" else {"blocks": count}
 
 
 def step_of(name: str) -> tuple[str, int]:

@@ -22,6 +22,7 @@ from bench.runtimes.machine import facts as machine_facts
 from bench.runtimes.measure import Settings, measure, workers
 from bench.runtimes.peers.equations import CELLS
 from bench.runtimes.plot import draw
+from bench.runtimes.restricted import restricted
 from bench.runtimes.results import Result, Run
 from bench.runtimes.runner import OURS, PEERS, chosen
 from bench.runtimes.saved import Saved
@@ -216,7 +217,9 @@ def run(
         for part in parts:
             if found and time.monotonic() > end:
                 break
-            with workers(chosen(part.peers), settings.threads, engine) as processes:
+            asked, left_out = restricted(chosen(part.peers))
+            missing |= left_out
+            with workers(asked, settings.threads, engine) as processes:
                 for case in part.cases:
                     if found and time.monotonic() > end:
                         break

@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.processor import Processor, host_processor
+from stepnet.compiler.targets.cpu.machine.processor import Processor, host_processor, requested
 
 ACCUMULATORS = 24  # enough to hide the latency of a multiply-add; with as few registers as 16, half as many
 SECONDS = 0.01  # the length of one measurement
@@ -251,13 +251,17 @@ def write_read(module: ir.Module, processor: Processor) -> None:
 
 
 def facts(threads: int) -> dict[str, Any]:
-    """Describes the machine by name and value, so that its numbers can be judged."""
+    """Describes the machine by name and value, so that its numbers can be judged.
+
+    "instructions" is there if STEPNET_CPU restricts them to those of a narrower processor.
+    """
     return {
         "processor": processor(),
         "family": ".".join(cpuinfo(name) for name in ("cpu family", "model")).strip("."),
         "processors": os.cpu_count(),
         "threads": threads,
         "vectors": str(host_processor()),
+        **({"instructions": requested()} if requested() not in ("", "native") else {}),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
     }

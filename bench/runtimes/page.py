@@ -57,10 +57,13 @@ def page(processors: Sequence[Saved]) -> str:
 
 
 def title(processor: Saved) -> str:
-    """Returns the heading for a processor: its name, family and number of threads."""
+    """Returns the heading for a processor: its name, family, the instructions that it is restricted to if it
+    is, and its number of threads.
+    """
     machine = processor.runs[-1].machine
     family = f", family {machine['family']}" if machine.get("family") else ""
-    return f"{machine['processor']}{family}, {machine['threads']} threads"
+    instructions = f", restricted to {machine['instructions']}" if machine.get("instructions") else ""
+    return f"{machine['processor']}{family}{instructions}, {machine['threads']} threads"
 
 
 def section(processor: Saved) -> str:

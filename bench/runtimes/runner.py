@@ -30,7 +30,8 @@ runpy.run_module("peers", alter_sys=True)
 @dataclass(frozen=True)
 class Peer:
     """One runtime in one form: its module in peers/, options for it, the environment it is installed in (""
-    for the one that stepnet is in), and its number of threads if that is always the same.
+    for the one that stepnet is in), its number of threads if that is always the same, and environment
+    variables of its process.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Peer:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     environment: str = ""
     threads: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def python(self) -> Path:
@@ -143,7 +145,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             encoding="utf-8",
-            env={**kept, **(variables or {})},
+            env={**kept, **self.peer.variables, **(variables or {})},
         )
         try:
             reply = self.ask(do="hello", threads=self.threads, options=self.options)

@@ -16,7 +16,7 @@ from bench.runtimes.results import FORMAT, VERSION, Result, Run, checked, from_r
 from stepnet.errors import FileError, InputError
 
 FOLDER = Path(__file__).resolve().parents[1] / "saved"
-SAME = ("processor", "threads")  # the facts in which all runs of one file agree
+SAME = ("processor", "instructions", "threads")  # the facts in which all runs of one file agree
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class Saved:
 
 
 def path_of(machine: dict[str, Any]) -> Path:
-    """Returns the path of the file of results of a processor and a number of threads.
+    """Returns the path of the file of results of a processor, its instructions and a number of threads.
 
     >>> path_of({"processor": "Intel(R) Xeon(R) Gold", "family": "6.143", "threads": 2}).name
     'intel-xeon-gold-6.143-2-threads.json'
     """
-    name = re.sub(r"\([A-Za-z]+\)", "", f"{machine['processor']} {machine.get('family', '')}")
-    words = re.findall(r"[a-z0-9.]+", name.lower())
+    name = " ".join(str(machine.get(fact, "")) for fact in ("processor", "family", "instructions"))
+    words = re.findall(r"[a-z0-9.]+", re.sub(r"\([A-Za-z]+\)", "", name.lower()))
     return FOLDER / f"{'-'.join(words)}-{machine['threads']}-threads.json"
 
 

@@ -28,27 +28,27 @@ if TYPE_CHECKING:
         softplus,
         softsign,
     )
-    from stepnet.compiler.trace.step import Spec
+    from stepnet.compiler.trace.spec import Spec
     from stepnet.explain.progress import progress
     from stepnet.layout.convert import Conversion, convert
     from stepnet.model import builder, masks
     from stepnet.model.attention import attention
-    from stepnet.model.beams import beam_search
     from stepnet.model.builder import create_rnn_op, foreach
     from stepnet.model.compose import Bidirectional, Stack
     from stepnet.model.convolution import avg_pool1d, conv1d, conv_transpose1d, max_pool1d, pad_steps
-    from stepnet.model.cotangents import vjp
-    from stepnet.model.generate import generate
-    from stepnet.model.gradients import Gradients
+    from stepnet.model.generation.beams import beam_search
+    from stepnet.model.generation.generate import generate
+    from stepnet.model.generation.samplers import sampling
+    from stepnet.model.gradients.arguments import Gradients
+    from stepnet.model.gradients.cotangents import vjp
+    from stepnet.model.gradients.losses import value_and_grad
+    from stepnet.model.gradients.tangents import jvp
     from stepnet.model.graph.graph import Graph
     from stepnet.model.graph.quantize import quantize
     from stepnet.model.loading import load
-    from stepnet.model.losses import value_and_grad
     from stepnet.model.model import Model
     from stepnet.model.nested import expand, reduce, softmax_over_steps
     from stepnet.model.recurrence import RNN, scan
-    from stepnet.model.samplers import sampling
-    from stepnet.model.tangents import jvp
     from stepnet.ragged import Ragged
 
 check_lock(has_lock())
@@ -129,31 +129,31 @@ HOMES = {
     "Model": "stepnet.model.model",
     "Progress": "stepnet.compiler.targets.watching",
     "Ragged": "stepnet.ragged",
-    "Spec": "stepnet.compiler.trace.step",
+    "Spec": "stepnet.compiler.trace.spec",
     "progress": "stepnet.explain.progress",
     "set_threads": "stepnet.compiler.targets.threads",
     "Bidirectional": "stepnet.model.compose",
     "Conversion": "stepnet.layout.convert",
-    "Gradients": "stepnet.model.gradients",
+    "Gradients": "stepnet.model.gradients.arguments",
     "Graph": "stepnet.model.graph.graph",
     "Stack": "stepnet.model.compose",
     "attention": "stepnet.model.attention",
     "avg_pool1d": "stepnet.model.convolution",
-    "beam_search": "stepnet.model.beams",
+    "beam_search": "stepnet.model.generation.beams",
     "conv1d": "stepnet.model.convolution",
     "conv_transpose1d": "stepnet.model.convolution",
     "convert": "stepnet.layout.convert",
     "create_rnn_op": "stepnet.model.builder",
     "foreach": "stepnet.model.builder",
-    "generate": "stepnet.model.generate",
-    "jvp": "stepnet.model.tangents",
+    "generate": "stepnet.model.generation.generate",
+    "jvp": "stepnet.model.gradients.tangents",
     "load": "stepnet.model.loading",
     "max_pool1d": "stepnet.model.convolution",
     "pad_steps": "stepnet.model.convolution",
     "quantize": "stepnet.model.graph.quantize",
-    "sampling": "stepnet.model.samplers",
-    "value_and_grad": "stepnet.model.losses",
-    "vjp": "stepnet.model.cotangents",
+    "sampling": "stepnet.model.generation.samplers",
+    "value_and_grad": "stepnet.model.gradients.losses",
+    "vjp": "stepnet.model.gradients.cotangents",
 }
 """Public modules and names, and where they are. They are imported when they are first used, so a process
 imports what it needs and no more."""

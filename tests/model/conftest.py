@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stepnet.model import compiled_generation
+from stepnet.model.generation import compiled as compiled_generation
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import stepnet as sn
 from stepnet.compiler import targets
 from stepnet.compiler.targets.cuda import RECORDED, CudaEngine, DeviceArray, put
 from stepnet.errors import InputError
-from stepnet.model.differentiable import ModelNet
+from stepnet.model.gradients.differentiable import ModelNet
 from stepnet.ragged import Positions
 
 Array = np.ndarray

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import named_leaves
 from stepnet.errors import InputError

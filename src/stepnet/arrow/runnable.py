@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import Order
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import choice, short_repr
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, skeleton

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.compiler.trace.functions import relu, sigmoid
-from stepnet.compiler.trace.step import Step
+from stepnet.compiler.trace.spec import Step
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import (
     array_of,

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
 from stepnet.compiler.targets.cuda.codes import ProductCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
-from stepnet.compiler.targets.cuda.gpu_facts import LOWEST, known_facts
+from stepnet.compiler.targets.cuda.driver.facts import LOWEST, known_facts
+from stepnet.compiler.targets.cuda.emulation.emulator import EmulatedDevice
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
-from stepnet.compiler.targets.cuda.memory import CudaMemory
 from stepnet.compiler.targets.cuda.options import CudaOptions, CudaPrecision, checked_options
 from stepnet.compiler.targets.cuda.ptx import CAPABILITIES, translated
 from stepnet.compiler.values.arguments import checked_integer, short_repr

@@ -24,7 +24,7 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.errors import RefusedError
 from stepnet.jax.installed import installed
 from stepnet.model.batch import checked_lengths
-from stepnet.model.differentiable import DifferentiableNet, FixedPasses
+from stepnet.model.gradients.differentiable import DifferentiableNet, FixedPasses
 from stepnet.ragged.positions import Positions
 
 jax: Any = installed("jax")

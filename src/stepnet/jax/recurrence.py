@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import Order, checked_engine
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import check_signature, function
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.records import dataclass
@@ -16,7 +16,7 @@ from stepnet.errors import InputError
 from stepnet.jax.function import JaxFunction, positioned
 from stepnet.jax.installed import installed
 from stepnet.jax.steps import TreeStep, flat
-from stepnet.model.differentiable import ModelNets
+from stepnet.model.gradients.differentiable import ModelNets
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 

@@ -4,7 +4,7 @@ import os
 from inspect import currentframe
 from typing import Any
 
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError
 from stepnet.keras.array_net import ArrayLoop, array_loop

@@ -17,14 +17,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from stepnet.compiler.net.types import STEPS, Type
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.dtypes import same_bits
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import transform
 from stepnet.keras.array_steps import ArraySettings, ArraySteps
 from stepnet.keras.recurrences import LoopSettings, Masks, named_recurrence
 from stepnet.keras.settings import settings_of_cell
-from stepnet.model.differentiable import DifferentiableNet, FixedNet, FixedPasses, ModelNet, ModelNets
+from stepnet.model.gradients.differentiable import (
+    DifferentiableNet,
+    FixedNet,
+    FixedPasses,
+    ModelNet,
+    ModelNets,
+)
 from stepnet.model.recurrence import RNN
 
 Array = np.ndarray

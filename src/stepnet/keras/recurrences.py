@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import Order
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.records import dataclass
 from stepnet.keras.cells import NamedStep, cells_in
 from stepnet.model.recurrence import RNN

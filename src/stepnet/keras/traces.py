@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace import functions
-from stepnet.compiler.trace.step import Step
+from stepnet.compiler.trace.spec import Step
 from stepnet.compiler.values.records import dataclass
 from stepnet.layout.semantics import Semantics
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import STEPS, WHOLE, is_derived, is_sequence_axis, native, whole_axis
 from stepnet.compiler.net.windows import derived_offsets, own_name
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import (
     LARGEST,
     array_of,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import named
 from stepnet.model.batch import no_sequences, no_static

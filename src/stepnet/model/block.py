@@ -12,7 +12,8 @@ import numpy as np
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import CONST, ROWS, Type, extent_of
 from stepnet.compiler.trace.lines import NamingLine
-from stepnet.compiler.trace.step import Spec, row_value
+from stepnet.compiler.trace.spec import Spec
+from stepnet.compiler.trace.step import row_value
 from stepnet.compiler.trace.traced import Traced, lifted, refuse, user_line
 from stepnet.compiler.values.records import dataclass
 from stepnet.model.watch import name_values

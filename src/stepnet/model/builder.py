@@ -48,7 +48,7 @@ from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.lines import user_frame
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced, apply, array_of, lifted, refuse, user_line
 from stepnet.compiler.values.arguments import checked_integer, flag, function, is_integer, short_repr
 from stepnet.compiler.values.dtypes import promoted_float

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import REFERENCE, Order
+from stepnet.compiler.trace.traced import is_traced
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import named
@@ -15,7 +16,6 @@ from stepnet.model.blank import blank_program
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.forms import FormedCall
 from stepnet.model.layers import Combined, LayerPrograms, LayersProgram, recurrences_of
-from stepnet.model.nested import is_traced
 from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
 

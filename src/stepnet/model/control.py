@@ -18,9 +18,10 @@ from stepnet.compiler.net.recur import OperandsByKind
 from stepnet.compiler.net.types import ROWS, STEPS
 from stepnet.compiler.targets import Bound, Call, EarlyEnds, Results
 from stepnet.compiler.trace.lines import defined_at, refuse
-from stepnet.compiler.trace.step import Spec, Step, TracedStep, row_value, trace_step
+from stepnet.compiler.trace.spec import Spec, Step, TracedStep
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import array_of, kind, unknown_argument
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, transform
 from stepnet.errors import InputError
@@ -142,6 +143,8 @@ class Control:
         step: the user's step function.
         traced: the trace of the step itself.
         """
+        with IMPORTS:
+            from stepnet.compiler.trace.step import trace_step
         inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
         own = len(leaves(memory))  # the position of "done" among the memories, once it is added
         precision = traced.precision
@@ -234,6 +237,8 @@ def counting(step: Step, done: int) -> Step:
 
 def in_every_row(builder: Builder, structure: Any) -> Any:
     """Returns a structure of values of the net `builder` with an entry per row; constants are repeated."""
+    with IMPORTS:
+        from stepnet.compiler.trace.step import row_value
     return transform(lambda leaf: Traced(builder, row_value(builder, leaf, "a value")), structure)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.net.types import ROWS, STEPS
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.model.recurrence import RNN
 

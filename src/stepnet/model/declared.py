@@ -12,7 +12,7 @@ import numpy as np
 
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.plan.passes.narrow import check_narrow
-from stepnet.compiler.trace.step import ARGUMENTS, Step, TracedStep, specs, trace_step
+from stepnet.compiler.trace.spec import ARGUMENTS, Step, TracedStep, specs, traced_step
 from stepnet.compiler.values.arguments import (
     argument_names,
     check_signature,
@@ -233,7 +233,7 @@ class Declared(Model):
                 with_default_dtypes(part, inputs, leaves(self.params)) for part in (self.memory, statics)
             )
             with paused_collector():
-                traced = trace_step(self.step, inputs, memory, static_specs, self.params)
+                traced = traced_step(self.step, inputs, memory, static_specs, self.params)
             program = StepProgram(replace(traced, precision=self.precision), self.reverse, self.unroll)
             if self.precision is not None:
                 check_narrow(program.net)

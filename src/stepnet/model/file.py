@@ -32,7 +32,8 @@ from stepnet.layout.files.verified import weights
 from stepnet.layout.options import option
 from stepnet.model.compose import Layer, Stack, recurrences
 from stepnet.model.graph.graph import Graph
-from stepnet.model.stored.read import is_stored, load_stored
+from stepnet.model.stored.kept import load as load_kept
+from stepnet.model.stored.read import is_stored
 from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
 
@@ -110,7 +111,7 @@ def read_model(
     if is_stored(file):
         if recurrent_only or stated != LayoutChoice():
             raise LayoutError(f"{file}: a saved model has no layouts, and is loaded whole")
-        return FileModel(load_stored(existing(file)), path=str(file))
+        return FileModel(load_kept(existing(file)), path=str(file))
     if recurrent_only or stated.module is not None or stated.order:
         return recurrent_layers(file, stated)
     graph = whole_graph(file, any_steps)

@@ -17,7 +17,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Builder, Net, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.compiler.targets import Order
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.collector import paused_collector

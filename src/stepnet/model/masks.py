@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import (
     array_of,

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.step import rounded
-from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.trace.traced import Traced, is_traced
 from stepnet.compiler.values.arguments import choice
 from stepnet.compiler.values.dtypes import DTYPES, promoted_float
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, skeleton
 from stepnet.errors import InputError
-from stepnet.model.nested import is_traced
 from stepnet.ragged import Ragged
 
 Array = np.ndarray

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.options import CudaPrecision
     from stepnet.compiler.targets.library import CallSpecification
     from stepnet.explain.document import TitledSection
-    from stepnet.model.gradients import CallArguments, Cut, Places
+    from stepnet.model.gradients.arguments import CallArguments, Cut, Places
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
     from stepnet.model.streams.stream import Stream
 
@@ -540,7 +540,7 @@ class Model(ABC):
         what arranges gradients in their structures.
         """
         with IMPORTS:  # late: few processes train
-            from stepnet.model.gradients import CallArguments
+            from stepnet.model.gradients.arguments import CallArguments
 
         own = self.declaration.params
         params = own if call.params is None else same_parameters(call.params, own, self.noun)
@@ -554,7 +554,7 @@ class Model(ABC):
         It is that for the latest or declared inputs; raises `InputError` if they are not known.
         """
         with IMPORTS:  # late: few processes train
-            from stepnet.model.gradients import places_of
+            from stepnet.model.gradients.arguments import places_of
 
         program = self.program
         return program, places_of(program, self.declaration.params, len(program.ends.sequences))

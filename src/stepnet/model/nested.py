@@ -19,7 +19,7 @@ from stepnet.compiler.net.ir import without_unread
 from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, is_static_extent, whole_axis
 from stepnet.compiler.trace.lines import refuse, user_line
-from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.trace.spec import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced, apply, builder_of, lifted, title
 from stepnet.compiler.values.arguments import is_one_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES
@@ -37,23 +37,12 @@ from stepnet.model.control import Control
 from stepnet.model.declared import Declared
 from stepnet.model.reading import NO_LAST
 from stepnet.model.watch import as_watched
-from stepnet.ragged import Ragged
 
 Array = np.ndarray
 FIXED_ROWS = (
     "; it is of {} sequences, and a call has any number: with PyTorch write torch.zeros(1, x.shape[0], size)"
 )
 """Advice for an initial memory that code makes for a fixed number of sequences."""
-
-
-def is_traced(structure: Any) -> bool:
-    """Returns whether the sequences of a call are values of a step or model that is being traced.
-
-    structure: the sequences, in the structure in which the caller gives them.
-    """
-    if isinstance(structure, np.ndarray | Ragged):
-        return False
-    return any(isinstance(leaf, Traced) for leaf in leaves(structure))
 
 
 # ---- inside a step -----------------------------------------------------------------------------------------

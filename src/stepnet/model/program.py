@@ -18,11 +18,11 @@ from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import WHOLE, is_derived, read_only_copy
-from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.stored_schedule import StoredSchedule
 from stepnet.compiler.targets import Bound, Kernel, Order, Results, compiled, planning_for
-from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.trace.spec import Spec, TracedStep
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.arguments import array_of, dtype_name
 from stepnet.compiler.values.collector import paused_collector
@@ -57,13 +57,22 @@ class NetProgram:
     def __init__(self, net: Net) -> None:
         """Stores the net; it is planned and compiled at first use."""
         self.net = net
+        self.planned: Schedule | None = None
         self.kernels = dict[Order, Kernel]()
         self._runs = dict[Order, Runs]()
 
-    @computed_once
+    @property
     def schedule(self) -> Schedule:
         """The schedule of the net for `engine="auto"`: its parts in the order they run, with their plans."""
-        return StoredSchedule(self.net, planning_for("auto"))
+        return self.schedule_of(planning_for("auto"))
+
+    def schedule_of(self, planning: Planning) -> Schedule:
+        """Returns the schedule of the net by the passes and costs of an engine. Those of other engines follow
+        from the one that was asked for first, so that no engine is imported that nothing runs on.
+        """
+        if self.planned is None:
+            self.planned = StoredSchedule(self.net, planning)
+        return self.planned.planned(planning)
 
     @computed_once
     def ends(self) -> Ends:
@@ -76,7 +85,7 @@ class NetProgram:
 
         asked: an engine, or several in order of preference; a subclass may assign parts to them.
         """
-        return self.schedule.planned(planning_for(asked))
+        return self.schedule_of(planning_for(asked))
 
     def kernel(self, asked: Order) -> Kernel:
         """Returns the kernel (compiled code) for the requested engines, compiled at first use.

@@ -20,7 +20,7 @@ import numpy as np
 from stepnet.compiler.net.types import is_derived
 from stepnet.compiler.net.windows import derived_offsets
 from stepnet.compiler.targets import LAYOUTS, Bound, Call, Places, PreparedCall, Results
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.once import entry_of, put_latest
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, leaves_as, rebuild

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.targets import Order, checked_engine
 from stepnet.compiler.trace.lines import refuse
-from stepnet.compiler.trace.step import Spec, Step
+from stepnet.compiler.trace.spec import Spec, Step
+from stepnet.compiler.trace.traced import is_traced
 from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, skeleton, transform
 from stepnet.errors import InputError
-from stepnet.model import nested
 from stepnet.model.batch import checked_array
 from stepnet.model.control import Control, Controls, UncheckedCall
 from stepnet.model.declared import Declared, check_masked
@@ -25,7 +25,7 @@ from stepnet.model.reading import Reading
 if TYPE_CHECKING:
     from stepnet.compiler.plan.load import CallSize
     from stepnet.explain.document import TitledSection
-    from stepnet.model.gradients import Cut
+    from stepnet.model.gradients.arguments import Cut
     from stepnet.model.scopes import Scopes
     from stepnet.model.streams.layers import StreamedRecurrence
 
@@ -158,12 +158,14 @@ class RNN(Declared):
 
         form: the key by which later calls find it prepared; None for a call that is never prepared.
         """
-        if not nested.is_traced(call.sequences):
+        if not is_traced(call.sequences):
             return super().unprepared(formed, call)
         asked, last_only = checked_engine(call.engine), flag(call.last_only, "last_only")
         check_in_step(call.lengths, asked, self.until, **call.control)
         mask, masked = call.control.get("mask"), call.control.get("masked", "repeat")
-        return nested.in_step(self, call.sequences, call.initial, call.statics, last_only, mask, masked)
+        with IMPORTS:
+            from stepnet.model.nested import in_step
+        return in_step(self, call.sequences, call.initial, call.statics, last_only, mask, masked)
 
     # ---- members of every model
 
@@ -200,7 +202,7 @@ class RNN(Declared):
         Returns them with the program whose net is differentiated, and the cut sequences or None.
         """
         with IMPORTS:  # late: few processes train
-            from stepnet.model.gradients import Cut, without_control
+            from stepnet.model.gradients.arguments import Cut, without_control
 
         reading = self.read(call.sequences, call.initial, call.statics, call.lengths, **call.control)
         cut, program = None, reading.program

@@ -16,7 +16,7 @@ from stepnet.compiler.plan.passes import narrowed_step
 from stepnet.compiler.targets import REFERENCE, engine_named
 from stepnet.compiler.targets.packed import CallPacking, NetForm
 from stepnet.compiler.trace.lines import refuse
-from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.trace.traced import Traced, is_traced
 from stepnet.compiler.values.arguments import is_integer, is_one_of, short_repr
 from stepnet.compiler.values.dtypes import DTYPES, kind_of_dtype
 from stepnet.compiler.values.records import dataclass
@@ -24,7 +24,6 @@ from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
 from stepnet.explain.document import DocumentTable, TitledSection
 from stepnet.explain.text import text
-from stepnet.model import nested
 from stepnet.model.control import Controls
 from stepnet.model.declared import Declared
 from stepnet.model.program import StepProgram
@@ -160,7 +159,7 @@ def step_scopes(
     sequences, initial, statics, lengths: the arguments of the call.
     control: the arguments that control the steps, such as `mask`.
     """
-    if nested.is_traced(sequences):
+    if is_traced(sequences):
         raise refuse(
             "trace_steps is not for a recurrence inside a step: trace the steps of the one around it, whose "
             "scopes have the values of this one too"

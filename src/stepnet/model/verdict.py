@@ -18,7 +18,7 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.targets import AUTO, REFERENCE
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass

@@ -15,7 +15,7 @@ from typing import Any, cast
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import is_static_extent
 from stepnet.compiler.trace.lines import code_of, is_users, user_frame
-from stepnet.compiler.trace.step import Step
+from stepnet.compiler.trace.spec import Step
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves

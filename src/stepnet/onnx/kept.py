@@ -14,18 +14,19 @@ from typing import Any
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.folder import NotUsableError
+from stepnet.compiler.disk.model_files import small_contents
 from stepnet.compiler.disk.sources import sources
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ir import Net, Node, unchecked_net
 from stepnet.compiler.net.types import Literal, Type
-from stepnet.compiler.trace.step import Spec
-from stepnet.compiler.values.arguments import MOST_MEMORY, is_any, stated_axes
+from stepnet.compiler.trace.spec import Spec
+from stepnet.compiler.values.arguments import is_any, stated_axes
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 from stepnet.model.graph.graph import Graph
-from stepnet.model.graph.trace import TracedModel
+from stepnet.model.graph.traced_model import TracedModel
 
 FORM = Serializer(TracedModel, Net, Node, Type, Literal, Precision, Spec, shortcuts={Net: unchecked_net})
 READING = (
@@ -33,9 +34,6 @@ READING = (
     *("importers", "layout", "model", "onnx", "ragged"),
 )
 """The folders whose modules determine the net of a file: their sources are part of the key."""
-MOST_BYTES = 2**24
-"""The largest file that is stored: its bytes stay in memory with the graph, and its arrays are on disk twice.
-"""
 
 
 def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str | None = None) -> Graph:
@@ -71,7 +69,9 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str 
     file = ReadFile(str(path), contents, tuple(stated.items()), any_steps)
     if (stored := store.value("graph", key, FORM)) is not None:
         traced, names = stored
-        return graph_of(KeptModel(file, traced, names))
+        graph = graph_of(KeptModel(file, traced, names))
+        graph.program.name = key
+        return graph
     graph = original(path, contents, stated, any_steps)
     keep(key, graph)
     return graph
@@ -82,20 +82,6 @@ def original(path: str | Path, contents: bytes | None, axes: Mapping[str, str], 
     with IMPORTS:
         from stepnet.onnx.loading import read
     return read(path, contents, axes, any_steps)
-
-
-def small_contents(path: Any) -> bytes | None:
-    """Reads the bytes of a file of at most `MOST_BYTES`; None for a larger one, if the cache is not used, and
-    for what cannot be read, which parsing refuses with its error.
-    """
-    if not isinstance(path, str | Path) or MOST_MEMORY.get() is not None or not store.is_used():
-        return None
-    try:
-        with open(path, "rb") as file:
-            contents = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError):  # ValueError: a path with a zero byte
-        return None
-    return contents if len(contents) <= MOST_BYTES else None
 
 
 def key_of(path: str | Path, contents: bytes, axes: Mapping[str, str], any_steps: bool) -> str | None:
@@ -117,6 +103,7 @@ def keep(key: str, graph: Graph) -> None:
         return
     try:
         store.put("graph", key, FORM.packed((graph.program.traced, model.file_names)))
+        graph.program.name = key
     except NotDataError:  # the net holds an object that cannot be stored
         store.COUNTS["failed"] += 1
 

@@ -9,7 +9,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.passes.sink import sink
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import flag, instance, is_one_of, short_repr
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from stepnet.compiler.net.types import ROWS, is_pairs, whole_axis
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced, apply
 from stepnet.compiler.values.dtypes import computed
 from stepnet.compiler.values.records import dataclass

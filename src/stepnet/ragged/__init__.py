@@ -5,15 +5,15 @@ of sequences from and to (values, offsets).
 """
 
 from collections.abc import Iterator
-from typing import Any, NoReturn, SupportsIndex, cast, overload
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, cast, overload
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from stepnet.compiler.values.arguments import array_of, kind
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
-from stepnet.ragged import arrow, lists, padded, torch
 from stepnet.ragged.offsets import (
     Array,
     checked_index,
@@ -29,7 +29,17 @@ from stepnet.ragged.offsets import (
 )
 from stepnet.ragged.positions import Positions
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
 __all__ = ["Positions", "Ragged", "offsets_of"]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def conversions(module: str) -> Any:
+    """Returns a module of this folder, which is imported at its first use: few processes need several."""
+    with IMPORTS:
+        return import_module(f"{__name__}.{module}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,7 +69,7 @@ class Ragged:
     """
 
     values: Array
-    offsets: tuple[NDArray[np.int64], ...]
+    offsets: tuple[Integers, ...]
 
     def __post_init__(self) -> None:
         """Checks the fields of a new `Ragged`, and copies the offsets; raises `InputError` if invalid."""
@@ -81,7 +91,7 @@ class Ragged:
         return f"Ragged({', '.join(parts)}, {self.dtype})"
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Integers:
         """The length of each outermost sequence, int64: its number of steps, or of inner sequences.
 
         >>> Ragged.from_list([[1, 2], [], [3]]).lengths
@@ -164,7 +174,7 @@ class Ragged:
         [array([3]), array([1, 2]), array([3])]
         """
         positions = checked_indices(indices, len(self))
-        offsets: list[NDArray[np.int64]] = []
+        offsets: list[Integers] = []
         for level in self.offsets:
             starts, lengths = level[positions], level[positions + 1] - level[positions]
             offsets.append(offsets_of(lengths))
@@ -258,7 +268,7 @@ class Ragged:
     def from_list(
         cls,
         sequences: Any,
-        dtype: DTypeLike | None = None,
+        dtype: "DTypeLike | None" = None,
         features: int | tuple[int, ...] | None = None,
         levels: int | None = None,
     ) -> "Ragged":
@@ -284,7 +294,7 @@ class Ragged:
         >>> Ragged.from_list([], features=12)
         Ragged(0 sequences, 12 features, float32)
         """
-        return cls(*lists.from_list(sequences, dtype, features, levels))
+        return cls(*conversions("lists").from_list(sequences, dtype, features, levels))
 
     def to_list(self) -> list[Any]:
         """Returns a list of arrays [steps, *features], views of the values; for two levels, a list of such
@@ -313,11 +323,11 @@ class Ragged:
         >>> Ragged.from_padded([[1, 2, 0], [3, 4, 5]], [2, 3]).to_list()
         [array([1, 2]), array([3, 4, 5])]
         """
-        return cls(*padded.from_padded(x, lengths, time_major))
+        return cls(*conversions("padded").from_padded(x, lengths, time_major))
 
     def to_padded(
         self, time_major: bool = False, length: int | None = None, fill: Any = 0
-    ) -> tuple[Array, NDArray[np.int64]]:
+    ) -> tuple[Array, Integers]:
         """Returns an array [batch, time, *features] padded with `fill`, and the lengths [batch].
 
         Args:
@@ -333,7 +343,7 @@ class Ragged:
         (array([[ 1,  2], [ 3, -1]]), array([2, 1]))
         """
         offsets = self._only_offsets("to_padded")
-        return padded.to_padded(self.values, offsets, time_major, length, fill), self.lengths
+        return conversions("padded").to_padded(self.values, offsets, time_major, length, fill), self.lengths
 
     @classmethod
     def from_arrow(cls, array: Any) -> "Ragged":
@@ -352,7 +362,7 @@ class Ragged:
         >>> Ragged.from_arrow(pyarrow.array([[1.0, 2.0], [], [3.0]]))
         Ragged(3 sequences of 0 to 2 steps, float64)
         """
-        return cls(*arrow.from_arrow(array))
+        return cls(*conversions("arrow").from_arrow(array))
 
     def to_arrow(self) -> Any:
         """Returns a pyarrow list array, one row per sequence, that shares the memory of contiguous values.
@@ -366,7 +376,7 @@ class Ragged:
         >>> Ragged.from_list([np.zeros((2, 3), np.float32)]).to_arrow().type
         ListType(list<item: fixed_size_list<item: float>[3]>)
         """
-        return arrow.to_arrow(self.values, self.offsets)
+        return conversions("arrow").to_arrow(self.values, self.offsets)
 
     @classmethod
     def from_packed(cls, packed: Any) -> "Ragged":
@@ -384,7 +394,7 @@ class Ragged:
         >>> Ragged.from_packed(packed).lengths
         array([2, 3])
         """
-        return cls(*torch.from_packed(packed))
+        return cls(*conversions("torch").from_packed(packed))
 
     def to_packed(self, enforce_sorted: bool = False) -> Any:
         """Returns a torch `PackedSequence` with copied data, which stores the order of the sequences.
@@ -399,7 +409,7 @@ class Ragged:
         >>> Ragged.from_list([[1, 2], [3, 4, 5]]).to_packed().batch_sizes
         tensor([2, 2, 1])
         """
-        return torch.to_packed(self.values, self._only_offsets("to_packed"), enforce_sorted)
+        return conversions("torch").to_packed(self.values, self._only_offsets("to_packed"), enforce_sorted)
 
     @classmethod
     def from_nested(cls, nested: Any) -> "Ragged":
@@ -417,7 +427,7 @@ class Ragged:
         >>> Ragged.from_nested(nested)
         Ragged(2 sequences of 2 to 3 steps, 4 features, float32)
         """
-        return cls(*torch.from_nested(nested))
+        return cls(*conversions("torch").from_nested(nested))
 
     def to_nested(self) -> Any:
         """Returns a torch nested tensor of layout `torch.jagged` that shares the memory of the values.
@@ -430,9 +440,9 @@ class Ragged:
         >>> Ragged.from_list([np.zeros((2, 4)), np.zeros((3, 4))]).to_nested().offsets()
         tensor([0, 2, 5])
         """
-        return torch.to_nested(self.values, self._only_offsets("to_nested"))
+        return conversions("torch").to_nested(self.values, self._only_offsets("to_nested"))
 
-    def _only_offsets(self, method: str) -> NDArray[np.int64]:
+    def _only_offsets(self, method: str) -> Integers:
         """Returns the offsets of sequences of one level of nesting; raises `InputError` for more levels,
         which `method`, the caller's name for the message, does not support.
         """

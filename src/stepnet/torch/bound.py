@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.once import computed_once, entry_of
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import InputError
-from stepnet.model.differentiable import FixedNet, ModelNet, Passes
+from stepnet.model.gradients.differentiable import FixedNet, ModelNet, Passes
+from stepnet.model.gradients.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.model import Model
-from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import HALVES, Array, array_of, carried, in_dtypes, tensor_of

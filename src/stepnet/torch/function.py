@@ -11,8 +11,8 @@ from typing import Any
 
 from stepnet.compiler.targets import Order
 from stepnet.errors import InputError
-from stepnet.model.differentiable import DifferentiableNet, Passes
-from stepnet.model.pieces import Checkpoint
+from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
+from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import carried

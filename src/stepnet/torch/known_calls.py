@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.model.differentiable import DifferentiableNet, Passes
-from stepnet.model.pieces import checked_saved
+from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
+from stepnet.model.gradients.pieces import checked_saved
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import PLAIN, array_of, arrays_of, as_tensors, carried
 from stepnet.torch.bound import DifferentiableLayers

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from stepnet.compiler.targets import checked_engine
 from stepnet.importers.aten.cells import CellSizes
-from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
+from stepnet.model.gradients.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cudnn import reason_for_cudnn

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from stepnet.compiler.targets import checked_engine
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.once import put_latest
 from stepnet.errors import InputError
-from stepnet.model.differentiable import ModelNet, SingleStep
+from stepnet.model.gradients.differentiable import ModelNet, SingleStep
 from stepnet.model.precisions import with_rounded_weights
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN

@@ -18,8 +18,8 @@ import numpy as np
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.records import dataclass
-from stepnet.model.differentiable import DifferentiableNet, Passes
-from stepnet.model.pieces import Checkpoint
+from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
+from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.ragged.positions import Positions
 from stepnet.torch.places import place_of
 from stepnet.torch.pytorch import pytorch

@@ -9,7 +9,7 @@ from typing import Any
 
 from stepnet.compiler.net.types import ROWS, STEPS, Extent, Type
 from stepnet.compiler.values.structure import leaves
-from stepnet.model.differentiable import DifferentiableNet
+from stepnet.model.gradients.differentiable import DifferentiableNet
 from stepnet.ragged.positions import Positions
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import HOST

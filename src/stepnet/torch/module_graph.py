@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.compiler.net.windows import own_axis, own_name
 from stepnet.compiler.trace.lines import defined_at, written_at
 from stepnet.compiler.trace.reads import Latest, Reads
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced, refuse
 from stepnet.compiler.values.arguments import advised
 from stepnet.compiler.values.records import dataclass

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.compiler.targets import Order, checked_engine, engine_at
 from stepnet.errors import InputError
-from stepnet.model.differentiable import FixedPasses
-from stepnet.model.pieces import Checkpoint
+from stepnet.model.gradients.differentiable import FixedPasses
+from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.torch.arrays import HALVES, carried
 from stepnet.torch.bound import DifferentiableLayers

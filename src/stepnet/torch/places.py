@@ -16,8 +16,8 @@ from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets import AddressEngine, checked_engine, engine_at
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError, RefusedError
-from stepnet.model.differentiable import DifferentiableNet, Passes
-from stepnet.model.pieces import Checkpoint
+from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
+from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.torch.arrays import array_of, arrays_of, as_tensors, check_plain
 from stepnet.torch.pytorch import pytorch

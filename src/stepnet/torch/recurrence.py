@@ -21,7 +21,7 @@ from stepnet.compiler.values.structure import (
     transform,
 )
 from stepnet.errors import InputError
-from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
+from stepnet.model.gradients.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.torch.arrays import in_dtypes

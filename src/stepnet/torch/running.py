@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepnet.compiler.targets import checked_engine
-from stepnet.model.differentiable import DifferentiableNet, Passes
+from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import carried

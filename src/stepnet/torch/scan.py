@@ -18,8 +18,8 @@ from stepnet.compiler.values.arguments import flag, unknown_argument
 from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
 from stepnet.errors import InputError
-from stepnet.model.differentiable import ModelNets
-from stepnet.model.pieces import Checkpoint, checked_checkpoint, checked_saved
+from stepnet.model.gradients.differentiable import ModelNets
+from stepnet.model.gradients.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.torch.arrays import HALVES, array_of, in_dtypes

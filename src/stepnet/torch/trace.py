@@ -3,7 +3,7 @@
 import inspect
 from typing import Any, cast
 
-from stepnet.compiler.trace.step import ARGUMENTS, Spec
+from stepnet.compiler.trace.spec import ARGUMENTS, Spec
 from stepnet.compiler.values.arguments import argument_names, array_of, check_signature
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.records import dataclass

@@ -5,6 +5,7 @@ What a process runs and prints is tests/processes/cached.py.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.settings import settings
 from stepnet.compiler.net import STEPS, Builder, Net, Type
 from stepnet.compiler.plan import Schedule
-from stepnet.compiler.plan.stored_schedule import MOST_BYTES, StoredSchedule, key_of
+from stepnet.compiler.plan.stored_schedule import MOST_BYTES, StoredSchedule, key_of, key_under
 from stepnet.compiler.targets.cpu import (
     LlvmEngine,
     available_processors,
@@ -35,7 +36,9 @@ from stepnet.compiler.targets.cpu import (
 )
 from stepnet.compiler.targets.cpu.compile.stored_plan import PLAN
 from stepnet.compiler.targets.cpu.machine import image, processor, stored_code
+from stepnet.compiler.targets.cuda import LOOPS, loop_of
 from stepnet.model import program
+from tests.compiler.targets.cuda.tensor_loops import DEVICE, cell_plan
 from tests.processes.cached import MODELS
 
 pytestmark = [
@@ -263,6 +266,32 @@ def test_a_changed_module_changes_the_key(tmp_path: Path, constants: Constants) 
     assert sources.folder_digest.__wrapped__("plan") == digests[-1]
 
 
+def test_the_source_of_a_pass_is_in_the_key_of_a_loop_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = cell_plan("gru", 8)
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    copy = Path(shutil.copytree(sources.PACKAGE / "compiler", tmp_path / "copy" / "compiler"))
+
+    def stored() -> int:
+        """The entries that a process stores which needs a loop."""
+        LOOPS.clear()
+        for each in (sources.folder_digest, stored_code.generator):
+            each.cache_clear()
+        before = store.COUNTS["stored"]
+        loop_of(plan, 16, DEVICE)
+        return store.COUNTS["stored"] - before
+
+    assert (stored(), stored()) == (1, 0)
+    with monkeypatch.context() as patch:
+        Constants(patch)(sources, PACKAGE=copy.parent)
+        assert stored() == 0, "the same files elsewhere are the same"
+        os.utime(copy / "plan" / "passes" / "hoist.py", (1, 1))
+        assert (stored(), stored()) == (1, 0)
+    assert stored() == 0
+
+
 def test_modules_without_sources_change_the_key(tmp_path: Path, constants: Constants) -> None:
     constants(sources, PACKAGE=tmp_path)
     cached = tmp_path / "plan" / "__pycache__"
@@ -427,6 +456,12 @@ def test_passes_and_costs_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, t
     assert None not in keys
     assert len({*keys}) == 3
     assert key_of(net, replace(CPU, pipeline=(lambda net: net,))) is None
+    named = [key_under(("named", name), CPU) for name in ("a", "b")]
+    named += [
+        key_under(("named", "a"), each) for each in (other_costs, replace(CPU, pipeline=CPU.pipeline[1:]))
+    ]
+    assert None not in named
+    assert len({*named, *keys}) == 7
 
 
 def test_large_arrays_of_the_user_are_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -472,6 +507,24 @@ def test_arrays_keep_their_bits_dtypes_and_shapes() -> None:
     again = form.unpacked(form.packed(arrays))
     for array, other in zip(arrays, again, strict=True):
         assert (array.dtype, array.shape, array.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+def test_an_array_that_comes_twice_is_written_once() -> None:
+    form, array = Serializer(), np.arange(1000.0)
+    once, twice = form.packed([array]), form.packed([array, array, array[:0], array.reshape(10, 100)])
+    assert len(twice) < len(once) + array.nbytes + 200  # the last one is another array
+    again = form.unpacked(twice)
+    assert again[0] is again[1]
+    assert [each.shape for each in again] == [(1000,), (1000,), (0,), (10, 100)]
+    np.testing.assert_array_equal(again[3].ravel(), array)
+
+
+def test_objects_are_checked_when_they_are_read() -> None:
+    form, types = Serializer(Type), (Type(STEPS, (2,), "float32"),)
+    data = form.packed(types)
+    assert form.unpacked(data) == types
+    with pytest.raises(NotDataError, match="float99"):
+        form.unpacked(data.replace(b"float32", b"float99"))
 
 
 def test_numbers_keep_their_kinds() -> None:

@@ -12,7 +12,7 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-import stepnet.model.in_blocks
+import stepnet.model.gradients.in_blocks
 from stepnet.compiler.grad.blocks import BlockChoice, block_choice, in_blocks, matrices
 from stepnet.compiler.net import Recur
 from stepnet.compiler.values import leaves, rebuild
@@ -92,7 +92,7 @@ def results(
         recurrences = {n: node.recur for n, node in enumerate(net.nodes) if node.operation == "recur"}
         return {n: blocks_of(recur, size) for n, recur in recurrences.items() if size > 1}
 
-    monkeypatch.setattr(stepnet.model.in_blocks, "block_choices", choices)
+    monkeypatch.setattr(stepnet.model.gradients.in_blocks, "block_choices", choices)
     (outputs, final), backward = sn.vjp(rnn)(x, engine=engine, **options)
     random = np.random.default_rng(5)
 

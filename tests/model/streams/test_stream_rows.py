@@ -487,3 +487,23 @@ def test_arrays_may_be_filled_anew_before_the_first_step(later: bool, form: str)
         array[...] = 99
     outputs = stream.step(np.zeros((2, 3), np.float32))
     assert outputs.tolist() == [[6.0] * 3, [9.0] * 3]
+
+
+@pytest.mark.parametrize(("count", "new"), [(6, 1), (6, 5), (100, 1), (100, 30)])
+def test_rows_that_come_take_places_that_became_free(count: int, new: int) -> None:
+    """Compared with sums in a list: of few rows and many, which are looked through in other ways."""
+    random = np.random.default_rng(count + new)
+    stream = sn.RNN(lambda x, total, params: (total + x, total + x), memory=()).stream(rows=count)
+    sums = [0.0] * count
+    for turn in range(6):
+        x = random.integers(1, 100, len(sums)).astype(float)
+        sums = [total + value for total, value in zip(sums, x.tolist(), strict=True)]
+        np.testing.assert_array_equal(stream.step(x), sums)
+        gone = set(random.choice(len(sums), new, replace=False).tolist())
+        stream.drop(sorted(gone))
+        sums = [total for row, total in enumerate(sums) if row not in gone]
+        assert stream.add(rows=new + turn).tolist() == list(range(len(sums), len(sums) + new + turn))
+        sums += [0.0] * (new + turn)
+        np.testing.assert_array_equal(stream.state, sums)
+    stream.reset()
+    assert not np.any(stream.state)

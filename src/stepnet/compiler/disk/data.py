@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.values.records import is_written_at_use
+
 PLAIN = (int, float, str, bool, type(None))
 HEAD = 8
 """The bytes of the field with the length of the JSON."""
@@ -45,7 +47,7 @@ class Serializer:
         """
         self.classes = {class_: index for index, class_ in enumerate(classes)}
         self.names = [[field.name for field in fields(class_)] for class_ in classes]
-        self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
+        self.makers = [(shortcuts or {}).get(class_) or maker_of(class_) for class_ in classes]
 
     def packed(self, value: Any, given: Sequence[Any] = ()) -> bytes:
         """Serializes a value as bytes, from which `unpacked` restores it. Raises `NotDataError` if it
@@ -76,6 +78,29 @@ class Serializer:
             raise NotDataError(f"these bytes are no serialized value: {error}") from error
 
 
+def maker_of(class_: Any) -> Callable[..., Any]:
+    """Returns a function that makes an object of a dataclass from the values of all its fields, in order.
+
+    It does what the constructor does, which the dataclass would write and compile first. A class with a
+    constructor of its own is called.
+    """
+    if not is_written_at_use(class_):
+        return class_
+    names = [field.name for field in fields(class_)]
+    checks = hasattr(class_, "__post_init__")
+
+    def make(*values: Any) -> Any:
+        """Makes an object, and checks it as its class does."""
+        made: Any = object.__new__(class_)
+        attributes: dict[str, Any] = made.__dict__
+        attributes.update(zip(names, values, strict=True))
+        if checks:
+            made.__post_init__()
+        return made
+
+    return make
+
+
 class ValueWriter:
     """Writer of one value as JSON, with a table of objects (`rows`) and bytes stored after it (`blobs`)."""
 
@@ -90,6 +115,7 @@ class ValueWriter:
         self.known = dict[str, int]()
         self.seen = dict[int, tuple[Any, int]]()
         self.blobs = list[bytes]()
+        self.arrays = dict[int, tuple[np.ndarray, list[Any]]]()  # by `id`, which stays unique
         self.size = 0
 
     def to_json(self, value: Any) -> Any:
@@ -113,7 +139,9 @@ class ValueWriter:
         if kind is bytes:
             return {"b": self.blob(value)}
         if kind is np.ndarray:
-            return {"a": self.array(value)}
+            if id(value) not in self.arrays:
+                self.arrays[id(value)] = value, self.array(value)
+            return {"a": self.arrays[id(value)][1]}
         if id(value) in self.given:
             return {"g": self.given[id(value)]}
         if kind in self.serializer.classes:
@@ -162,6 +190,7 @@ class ValueReader:
         """
         self.serializer, self.blobs, self.given = serializer, blobs, given
         self.objects = list[Any]()
+        self.arrays = dict[tuple[Any, ...], np.ndarray]()  # by dtype, shape and the place of their bytes
 
     def read(self, value: Any) -> Any:
         """Restores a value from its representation in JSON, which `ValueWriter.to_json` made: a list stands
@@ -185,8 +214,11 @@ class ValueReader:
             return frozenset(map(self.read, inside))
         if key == "b":
             return self.blob(*inside)
-        dtype, shape, *index = inside
-        return np.frombuffer(self.blob(*index), np.dtype(dtype)).reshape(shape)
+        dtype, shape, *place = inside
+        known = dtype, *shape, *place
+        if known not in self.arrays:
+            self.arrays[known] = np.frombuffer(self.blob(*place), np.dtype(dtype)).reshape(shape)
+        return self.arrays[known]
 
     def blob(self, start: int, count: int) -> bytes:
         """Returns `count` of the bytes that are stored after the JSON, from the offset `start` on."""

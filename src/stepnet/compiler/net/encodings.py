@@ -118,6 +118,10 @@ ENCODINGS = {
 }
 PRECISIONS = ("bfloat16", "int8")
 """The encodings of both sides: precisions of a recurrence that `stepnet.quantize` chooses from."""
+HALF = "float16"
+"""The precision of recurrences in float32 in a model whose matrices and tables have numbers of float16, which
+devices store in two bytes.
+"""
 OF_WEIGHTS = {"bfloat16": "stored", "int8": "stored_int8"}
 """The encodings of weights alone, by the dtype of the weights: precisions of linear layers."""
 
@@ -126,7 +130,8 @@ OF_WEIGHTS = {"bfloat16": "stored", "int8": "stored_int8"}
 class Precision:
     """The precision that calibration on samples chose for a recurrence.
 
-    dtype: "float32", "bfloat16" or "int8"; or an encoding of the weights alone, "stored" or "stored_int8".
+    dtype: "float32", "bfloat16" or "int8"; an encoding of the weights alone, "stored" or "stored_int8"; or
+        `HALF`.
     recurrence: the index of the recurrence in its model, in the order of tracing.
     scale, shift: the int8 quantization of inputs and memory for the engine onednn; scale is None if samples
         were not measured for it. The scales of the weights are computed from the weights.

@@ -8,6 +8,25 @@ from typing import Any
 
 from stepnet.compiler.net.types import Type
 
+INFIX = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "remainder": "%",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+    "left_shift": "<<",
+}
+"""Operations that Python and C write with the same operator between their operands."""
+
 
 def value_names(net: Any) -> list[str]:
     """Returns the name of each node in the text of a net: an input's own name, unless an earlier input has

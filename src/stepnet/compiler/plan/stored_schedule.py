@@ -19,7 +19,7 @@ from stepnet.compiler.net.ends import Ends
 from stepnet.compiler.net.ir import Net, Node, all_nodes, unchecked_net
 from stepnet.compiler.net.types import Literal, Type
 from stepnet.compiler.plan.plan import Plan, Planning, literals_of
-from stepnet.compiler.plan.schedule import Cut, Part, Schedule, cut_of
+from stepnet.compiler.plan.schedule import Cut, Part, Schedule, new_cut
 from stepnet.compiler.values.once import computed_once
 
 FORM = Serializer(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked_net})
@@ -43,11 +43,11 @@ class StoredSchedule(Schedule):
         planning = self.planning
         key = key_of(self.traced, planning)
         if key is None:
-            return cut_of(self.traced, None, planning)
+            return new_cut(self.traced, None, planning)
         stored = store.value("schedule", key, FORM, (planning,))
         if stored is not None:
             return cut_from(stored, self.traced)
-        cut = cut_of(self.traced, None, planning)
+        cut = new_cut(self.traced, None, planning)
         try:
             store.put("schedule", key, FORM.packed(entry_of(cut, self.traced), (planning,)))
         except NotDataError:  # the net holds an object that cannot be stored
@@ -63,23 +63,56 @@ def key_of(traced: Net, planning: Planning) -> str | None:
 
     planning: the passes and costs of the engine.
     """
-    if not all(rewrite.__module__.startswith(OWN) for rewrite in planning.pipeline):
-        return None
-    if not store.is_used() or sum(literal.value.nbytes for literal in literals_of(traced)) > MOST_BYTES:
+    if is_large(traced):
         return None
     named = tuple((node.name, node.source) for node in all_nodes(traced))
+    return key_under((traced, named), planning)
+
+
+def key_under(name: Any, planning: Planning) -> str | None:
+    """Computes the key of the schedule of what `name` stands for: a net, or what determines one. Returns None
+    if a pass is of another package, whose sources are not part of the key, or if the sources cannot be read.
+
+    planning: the passes and costs of the engine.
+    """
+    if not all(rewrite.__module__.startswith(OWN) for rewrite in planning.pipeline):
+        return None
     passes = tuple((rewrite.__module__, rewrite.__qualname__) for rewrite in planning.pipeline)
+    costs = planning.costs.fibers, planning.costs.find_pairs is None
     try:
-        return digest(
-            sources(*PLANNING),
-            passes,
-            planning.costs.fibers,
-            planning.costs.find_pairs is None,
-            traced,
-            named,
-        )
+        return digest(sources(*PLANNING), passes, *costs, *name)
     except NotUsableError:
         return None
+
+
+def known_schedule(name: str, planning: Planning) -> StoredSchedule | None:
+    """Reads the schedule of a net from disk by a name that stands for the net, such as the digest of its
+    file: neither the net nor its digest is computed. None if it is not stored.
+    """
+    key = key_under(("named", name), planning) if store.is_used() else None
+    entry = None if key is None else store.value("schedule", key, FORM, (planning,))
+    if entry is None:
+        return None
+    schedule = StoredSchedule(entry["traced"], planning)
+    vars(schedule)["cut"] = cut_from(entry, schedule.traced)
+    return schedule
+
+
+def keep_known(name: str, schedule: StoredSchedule) -> None:
+    """Stores a schedule by a name that stands for its net; see `known_schedule`."""
+    traced, planning = schedule.traced, schedule.planning
+    key = None if is_large(traced) else key_under(("named", name), planning)
+    if key is not None:
+        entry = {**entry_of(schedule.cut, traced), "traced": traced}
+        try:
+            store.put("schedule", key, FORM.packed(entry, (planning,)))
+        except NotDataError:  # the net holds an object that cannot be stored
+            store.COUNTS["failed"] += 1
+
+
+def is_large(traced: Net) -> bool:
+    """Tells whether a net's schedule is not to be stored: if the cache is off, or for large constants."""
+    return not store.is_used() or sum(literal.value.nbytes for literal in literals_of(traced)) > MOST_BYTES
 
 
 def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:

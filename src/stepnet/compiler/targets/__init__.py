@@ -120,9 +120,9 @@ def emulated_cuda(*words: str) -> Engine:
 
 def cuda_module() -> ModuleType:
     """Imports the module of the engines for GPUs, once the version of LLVM is checked."""
-    from stepnet.compiler.targets.cpu.machine.room import load_llvm
+    from stepnet.compiler.targets.cpu.machine.room import check_llvmlite
 
-    load_llvm()
+    check_llvmlite()
     from stepnet.compiler.targets.cuda import engine as engines
 
     return engines

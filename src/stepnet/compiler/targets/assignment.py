@@ -13,26 +13,25 @@ order of passes.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.memory import HOST, AnyMemory
-from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.plan.groups import Groups, flat_recurrences, results_of
 from stepnet.compiler.plan.load import CostModel
 from stepnet.compiler.plan.passes import Pipeline
-from stepnet.compiler.plan.passes.absorb import Absorbed, absorb
-from stepnet.compiler.plan.passes.lift import lift
-from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.plan.schedule import Schedule, recurrence
-from stepnet.compiler.plan.stored_schedule import StoredSchedule
+from stepnet.compiler.plan.schedule import Schedule
+from stepnet.compiler.plan.stored_schedule import StoredSchedule, keep_known, known_schedule
 from stepnet.compiler.targets.base import Engine, Kernel, first_refusal, planning_of
-from stepnet.compiler.targets.schedule_kernel import Means, in_parts
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
+
+if TYPE_CHECKING:
+    from stepnet.compiler.plan.passes.absorb import Absorbed
 
 Array = np.ndarray
 Refusals = dict[str, str]
@@ -108,6 +107,8 @@ class AssignedEngines:
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Compiles each part of a schedule by its first engine that accepts it; returns the kernel of all."""
+        with IMPORTS:
+            from stepnet.compiler.targets.schedule_kernel import Means, in_parts
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
@@ -120,6 +121,8 @@ class AssignedEngines:
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes the value of a node that combines all rows, from the values of its inputs, with NumPy."""
+        with IMPORTS:
+            from stepnet.compiler.net.totals import total_of
         return total_of(node, list(operands))
 
 
@@ -135,17 +138,34 @@ def common_engine(schedule: Schedule, engines: Sequence[Engine]) -> Engine | Non
     return AssignedEngines(tuple(engines))
 
 
-def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
+def assign_engines(net: Net, engines: Sequence[Engine], name: str | None = None) -> Schedule:
     """Makes the schedule of a net (its parts in the order they run) for several engines. Per-step work is
     absorbed into recurrences unless a recurrence then needs a later engine. If the first engine runs the net
-    with all such work absorbed, nothing else is tried. engines: the engines in order of preference.
+    with all such work absorbed, nothing else is tried. engines: the engines in order of preference. name:
+    what stands for the net on disk, such as the digest of its file; None for none.
     """
     planning = planning_of(engines[0])
-    absorbed_schedule = StoredSchedule(absorb(net), planning)
-    if all(engines[0].refuse_plan(plan) is None for plan in absorbed_schedule.plans):
-        return absorbed_schedule
 
-    known = dict[str, int]()
+    def is_run(schedule: Schedule) -> bool:
+        """Tells whether the first engine runs all parts of a schedule."""
+        return all(engines[0].refuse_plan(plan) is None for plan in schedule.plans)
+
+    known = None if name is None else known_schedule(name, planning)
+    if known is not None and is_run(known):
+        return known
+    with IMPORTS:  # late: a schedule that is stored needs none of it
+        from stepnet.compiler.plan.passes.absorb import absorb
+    absorbed_schedule = StoredSchedule(absorb(net), planning)
+    if is_run(absorbed_schedule):
+        if name is not None:
+            keep_known(name, absorbed_schedule)
+        return absorbed_schedule
+    with IMPORTS:
+        from stepnet.compiler.plan.cutting import recurrence
+        from stepnet.compiler.plan.passes.lift import lift
+        from stepnet.compiler.plan.passes.unloop import unloop
+
+    ranks = dict[str, int]()
 
     def rank(net: Net, number: int) -> int:
         """Returns the position, in `engines`, of the first engine that runs a recurrence, a node of `net`,
@@ -156,14 +176,14 @@ def assign_engines(net: Net, engines: Sequence[Engine]) -> Schedule:
         read = tuple(result >= 0 for result in results_of(net, number))
         types = tuple(net.type_of(operand) for operand in node.inputs)
         key = digest(node.pairs, types, read, number in groups.ends)
-        if key not in known:
+        if key not in ranks:
             plan = recurrence(net, number, groups, planning).plan
             assert plan is not None
             engine = choice(plan, engines).engine
-            known[key] = len(engines) if engine is None else [*engines].index(engine)
-        return known[key]
+            ranks[key] = len(engines) if engine is None else [*engines].index(engine)
+        return ranks[key]
 
-    def accepts(absorbed: Absorbed, after: Net) -> bool:
+    def accepts(absorbed: "Absorbed", after: Net) -> bool:
         """Tells whether a recurrence that absorbs more work (`absorbed`, which makes the net `after`) still
         runs on as early an engine of the order of preference as before.
         """

@@ -2,15 +2,15 @@
 
 The step runs once on `Traced` values, which stand for arrays [rows, features...] (inputs, memories, statics)
 or for parameters. NumPy's protocols dispatch each operation here, and rules translate it to operations of a
-net. The rules use this module, so they are bound to `Traced` where a step is traced. The same step runs
-unchanged on NumPy arrays, and tests compare the net with that.
+net. The rules use this module, and are imported when one is needed. The same step runs unchanged on NumPy
+arrays, and tests compare the net with that.
 """
 
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
@@ -22,10 +22,11 @@ from stepnet.compiler.trace.lines import refuse as refuse
 from stepnet.compiler.trace.lines import user_line as user_line
 from stepnet.compiler.values import arguments
 from stepnet.compiler.values.dtypes import COMPUTED, DTYPES, computed, dtype_text
-from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.fork_guard import IMPORTS, imported_late
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, skeleton
 from stepnet.errors import InputError, NetError, StepError, StepnetError
+from stepnet.ragged import Ragged
 
 # Applied to a traced value these return a traced value, which the stubs of NumPy do not know.
 numpy: Any = np
@@ -88,6 +89,12 @@ class Rules:
     indexed: "Callable[[Traced, Any], Traced]"
 
 
+def rules() -> Rules:
+    """Returns the rules, which are imported at their first use: a net that is stored needs none."""
+    found: Rules = imported_late("stepnet.compiler.trace", "RULES", "rules")
+    return found
+
+
 class Traced(NDArrayOperatorsMixin):
     """Value in a net that is being built: a step is called with such values in place of arrays, and each
     operation on them adds a node. It behaves as the array that it stands for, as far as a step may
@@ -96,7 +103,6 @@ class Traced(NDArrayOperatorsMixin):
 
     __slots__ = ("builder", "number")
     __array_priority__ = 1000
-    rules: ClassVar[Rules]
 
     def __init__(self, builder: Builder, number: int) -> None:
         """Makes the value that stands for the result of node `number` in the net that `builder` makes."""
@@ -157,7 +163,7 @@ class Traced(NDArrayOperatorsMixin):
             raise refuse(IN_PLACE)
         if options:
             raise refuse(f"np.{ufunc.__name__} takes no {', '.join(options)} in a step")
-        rule = self.rules.ufuncs.get(ufunc)
+        rule = rules().ufuncs.get(ufunc)
         if rule is None:
             raise unknown(f"np.{ufunc.__name__}")
         with as_refused(f"np.{ufunc.__name__}"):
@@ -167,7 +173,7 @@ class Traced(NDArrayOperatorsMixin):
         """Called by NumPy for its other functions: applies the rule that adds its operations to the net.
         Raises `StepError` for a function without a rule, and for arguments that the rule does not take.
         """
-        rule = self.rules.functions.get(function)
+        rule = rules().functions.get(function)
         if rule is None:
             name = f"{function.__module__}.{function.__name__}".replace("numpy", "np", 1)
             raise unknown(name)
@@ -181,7 +187,7 @@ class Traced(NDArrayOperatorsMixin):
     def __getitem__(self, index: Any) -> "Traced":
         """Takes features, or rows of a parameter, by the rule for x[index]."""
         with as_refused("an index"):
-            return self.rules.indexed(self, index)
+            return rules().indexed(self, index)
 
     # ---- methods of arrays
 
@@ -485,3 +491,13 @@ def transposed(x: Traced, order: tuple[int, ...]) -> Traced:
 def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
     """Reshapes the features of a value; returns the value itself if the shape does not change."""
     return x if shape == x.type.shape else apply("reshape", x, rank=len(x.type.shape), shape=shape)
+
+
+def is_traced(structure: Any) -> bool:
+    """Returns whether the sequences of a call are values of a step or model that is being traced.
+
+    structure: the sequences, in the structure in which the caller gives them.
+    """
+    if isinstance(structure, np.ndarray | Ragged):
+        return False
+    return any(isinstance(leaf, Traced) for leaf in leaves(structure))

@@ -49,6 +49,13 @@ class WrittenAtUse:
         return function if instance is None else function.__get__(instance, owner)
 
 
+def is_written_at_use(class_: type) -> bool:
+    """Tells whether the `__init__` of a class is one that is written at its first use, and so assigns the
+    fields alone.
+    """
+    return isinstance(vars(class_).get("__init__"), WrittenAtUse)
+
+
 def written(name: str, parameters: str, lines: list[str], names: dict[str, Any]) -> Any:
     """Compiles a function of its parameters and lines, which refer to objects by `names`."""
     # In a function of this name, as those of the standard library are, it is not taken for the user's code.

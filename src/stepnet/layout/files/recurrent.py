@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced, lifted
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import transform

@@ -36,13 +36,13 @@ AN_AXIS = "a step of a stream takes [rows, features...], without an axis of step
 class New:
     """The checked memories and statics of new rows for one layer of a stream, to be written to its arrays.
 
-    memory: the memories of the rows.
-    first: the memories that `reset` goes back to.
+    memory: the memories of the rows; None for zeros.
+    first: the memories that `reset` goes back to; None for zeros.
     statics: the statics of the rows, as arrays and Raggeds; None to keep the present ones.
     """
 
-    memory: list[Array]
-    first: list[Array]
+    memory: list[Array] | None
+    first: list[Array] | None
     statics: list[Any] | None
 
     def of(self, rows: Array) -> "New":
@@ -51,7 +51,10 @@ class New:
 
         rows: the indices of the rows.
         """
-        memory, first = ([array[rows] for array in arrays] for arrays in (self.memory, self.first))
+        memory, first = (
+            None if arrays is None else [array[rows] for array in arrays]
+            for arrays in (self.memory, self.first)
+        )
         return New(memory, first, None if self.statics is None else rows_of(self.statics, rows))
 
     def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
@@ -62,8 +65,11 @@ class New:
         arrays. side: the one of each row's two memories to write, 0 or 1; a step reads one and writes the
         other. begun: the number of steps that each row has taken.
         """
-        step.memories.put(slots, side, self.memory, begun)
-        step.memories.put_first(slots, self.first)
+        if self.memory is None or self.first is None:
+            step.memories.clear(slots, side, begun)
+        else:
+            step.memories.put(slots, side, self.memory, begun)
+            step.memories.put_first(slots, self.first)
         if self.statics is not None:
             step.put_statics(slots, self.statics)
 
@@ -92,10 +98,10 @@ class AddedRows:
         the rows do not fit it. engine: the engines that compute initial memories, in order of preference.
         """
         statics = step.checked_statics(self.statics[index], self.count)
-        computed, argument = (
-            computed_memories(step, statics, self.count, engine),
-            step.kind.traced.arguments[1],
-        )
+        computed = computed_memories(step, statics, self.count, engine)
+        if computed is None and self.initial[index] is None:  # as usual
+            return New(None, None, statics)
+        argument = step.kind.traced.arguments[1]
         memories = step.memories.initial(self.initial[index], self.count, argument, computed)
         return New(memories, memories, statics)
 

@@ -29,7 +29,7 @@ from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.targets import Call, Order, choose, engines_of
 from stepnet.compiler.targets.assignment import choice
-from stepnet.compiler.trace.step import Spec, TracedStep
+from stepnet.compiler.trace.spec import Spec, TracedStep
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves

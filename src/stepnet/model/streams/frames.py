@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -9,12 +10,14 @@ from stepnet.compiler.net.interpret import within
 from stepnet.compiler.net.ir import Builder, Net, ancestors
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes import Pipeline
-from stepnet.compiler.plan.passes.narrow import narrow
+from stepnet.compiler.plan.passes.narrow import any_low, narrow
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.passes.split_concat_matmul import split_concat_matmul
 from stepnet.compiler.targets.frame.step import KEEPING, ModelStep, StepEnd, StepMemory
 from stepnet.compiler.targets.library import ArrayArgument, CallSpecification
+from stepnet.compiler.values.arguments import choice
 from stepnet.errors import InputError
+from stepnet.model.halves import STORAGE, in_half, stored_dtypes
 from stepnet.model.streams.composed import composition
 
 Array = np.ndarray
@@ -24,13 +27,17 @@ PASSES: Pipeline = (*EXACT, narrow)
 """The passes of a step: those that say which products are computed in fewer bits."""
 
 
-def step_of_call(call: CallSpecification, passes: Pipeline = PASSES) -> ModelStep:
+def step_of_call(call: CallSpecification, dtype: Any = None, passes: Pipeline = PASSES) -> ModelStep:
     """Returns one step of a call's model, with all memories of its stream. Values that a sequence has once
     are inputs of each step.
 
-    passes: those of the step. Raises `InputError` for a model that has no stream, and for one whose memories
-    begin with its inputs.
+    dtype: that of 16 bits to which matrices and tables are rounded; None for those that the model has.
+    passes: those of the step. Raises `InputError` for a model that has no stream, for one whose memories
+    begin with its inputs, and for a dtype of a model that has low precisions.
     """
+    storage = stored_dtypes(call.net)
+    if dtype is not None:
+        call, storage = with_rounded(call, dtype), [dtype]
     made = composition(call.schedule, passes)
     net, builder = call.net, made.builder
 
@@ -56,7 +63,21 @@ def step_of_call(call: CallSpecification, passes: Pipeline = PASSES) -> ModelSte
     nodes = tuple(builder.nodes)
     declared = tuple(number for number, node in enumerate(nodes) if node.operation == "input")
     ended = (*(each.number for each in outputs), *(each.after for each in memories))
-    return ModelStep(Net(nodes, declared, ended), inputs, tuple(memories), outputs, constants)
+    net = Net(nodes, declared, ended)
+    return ModelStep(net, inputs, tuple(memories), outputs, constants, storage=tuple(storage))
+
+
+def with_rounded(call: CallSpecification, dtype: Any) -> CallSpecification:
+    """Returns a call whose matrices and tables are rounded to a dtype of 16 bits. Raises `InputError` for
+    another dtype, and for a model with low precisions.
+    """
+    choice(dtype, f"dtype is that of stored weights: {' or '.join(STORAGE)}, or None", STORAGE)
+    net = call.net
+    if any_low(net):
+        raise InputError("the model was quantized, which says how its weights are stored: leave out dtype")
+    names = [net.nodes[number].name for number in net.inputs if net.type_of(number).extent == CONST]
+    params = (in_half(array, dtype, name) for name, array in zip(names, call.params, strict=True))
+    return replace(call, params=tuple(params))
 
 
 def with_names(step: ModelStep, call: CallSpecification) -> ModelStep:

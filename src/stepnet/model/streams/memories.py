@@ -10,6 +10,8 @@ from stepnet.model.batch import initial_arrays
 from stepnet.model.streams.moment import Moment
 
 Array = np.ndarray
+FEW = 4
+"""The largest number of rows whose memories are cleared one by one."""
 
 
 def has_only_zeros(array: Array) -> bool:
@@ -94,6 +96,17 @@ class Memories:
         """
         for kept, new in zip(self.sides[side], memory, strict=True):
             kept[slots] = new
+        self.begun[side][slots] = begun
+
+    def clear(self, slots: Array, side: int, begun: Array) -> None:
+        """Writes zeros for new rows of a stream, as their memories and as those to which `reset` returns.
+
+        slots, side, begun: as for `put`.
+        """
+        places: Any = slots.tolist() if len(slots) <= FEW else [slots]  # one by one in a fifth of the time
+        for kept in (*self.sides[side], *self.first):
+            for place in places:
+                kept[place] = 0
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:

@@ -111,6 +111,12 @@ class DeviceMemories(Memories):
             target[: self.capacity] = source
         return larger
 
+    def clear(self, slots: Array, side: int, begun: Array) -> None:
+        """Writes zeros for new rows of a stream; see `Memories.clear`."""
+        zeros = self.zeros(len(slots))
+        self.put(slots, side, zeros, begun)
+        self.put_first(slots, zeros)
+
     def of(self, moment: Moment) -> list[Array]:
         """Returns copies of the memories of all rows, after the steps that they have taken, on the host.
 

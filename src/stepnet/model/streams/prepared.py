@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.compiler.targets import Bound, Call, Results
-from stepnet.compiler.trace.step import TracedStep
+from stepnet.compiler.trace.spec import TracedStep
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, rebuild, skeleton, titled_leaves

@@ -22,7 +22,7 @@ import numpy as np
 
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.types import Literal
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves, skeleton
 from stepnet.compiler.values.version import __version__

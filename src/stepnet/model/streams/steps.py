@@ -21,6 +21,8 @@ from stepnet.ragged import Ragged
 Array = np.ndarray
 LayerSteps = tuple[tuple[Names, LayerStep], ...]
 NO_ROWS = np.zeros(0, np.int64)
+NOWHERE = nullcontext()
+"""The context of the only layer, which is not named."""
 
 
 def named_layer(names: Names) -> AbstractContextManager[Any]:
@@ -28,7 +30,7 @@ def named_layer(names: Names) -> AbstractContextManager[Any]:
 
     names: the names of the layer, outermost first; none for the only layer, whose errors stay as they are.
     """
-    return named(*names) if names else nullcontext()
+    return named(*names) if names else NOWHERE
 
 
 def first_moment(pieces: Sequence[AddedRows]) -> Moment:
@@ -196,11 +198,12 @@ def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> 
     begun: the number of steps that each row has taken.
     """
     slots = moment.free(len(begun))
-    needed = int(slots.max(initial=-1)) + 1
-    if any(needed > step.memories.capacity for _, step in steps):
+    needed = slots.item(-1) + 1 if len(slots) else 0
+    if needed > steps[0][1].memories.capacity:  # as large in all layers
         room = needed + needed // 2
         steps = tuple((names, step.grown(room, moment.slots)) for names, step in steps)
+    side = moment.free_side
     for (names, step), own in zip(steps, new, strict=True):
         with named_layer(names):
-            own.put(step, slots, moment.free_side, begun)
+            own.put(step, slots, side, begun)
     return steps, slots

@@ -212,9 +212,11 @@ class Stream:
         >>> stream.step(np.array([1.0, 1.0, 1.0])).tolist()
         [2.0, 11.0, 21.0]
         """
-        meaning = f"rows is how many rows are added, from 0 on, with {self.rows} at most {MOST_ROWS}"
-        count = checked_integer(rows, meaning, 0, MOST_ROWS - self.rows)
-        piece, before = self._piece(count, initial, statics, begun), self.rows
+        count, before = rows, self.rows
+        if type(rows) is not int or not 0 <= rows <= MOST_ROWS - before:
+            meaning = f"rows is how many rows are added, from 0 on, with {before} at most {MOST_ROWS}"
+            count = checked_integer(rows, meaning, 0, MOST_ROWS - before)
+        piece = self._piece(count, initial, statics, begun)
         if self._steps is None:
             self._pieces = with_piece(self._pieces, piece)
         else:
@@ -304,6 +306,7 @@ class Stream:
             self._set(steps, moment.replaced(row_indices, slots, zeros))
             return
         for (_, step), own in zip(self._steps, new, strict=True):
+            assert own.memory is not None  # set above
             step.memories.put_beside(slots, sides, own.memory, zeros)
         self._moment = moment.after(row_indices, zeros)
 
@@ -358,7 +361,8 @@ class Stream:
         steps: for each layer, its names and its prepared step.
         moment: the state of the rows.
         """
-        if self._whole is None or self._whole.layers is not steps:
+        whole = self._whole
+        if steps is not self._steps or (whole is not None and whole.layers is not steps):
             self._whole = whole_step(self.layers, steps, self.engine)
         if self._steps is None:
             self._moment = moment

@@ -16,7 +16,7 @@ import stepnet as sn
 from stepnet.compiler.net import HOST, ROWS, STEPS, Builder, Recur, Type
 from stepnet.compiler.targets import Call
 from stepnet.compiler.targets.cpu import Processor, available_processors
-from stepnet.compiler.targets.cpu.running.finish import FinishCall, reduced
+from stepnet.compiler.targets.cpu.running.sums import reduced
 from stepnet.ragged import Positions, offsets_of
 
 Array = np.ndarray
@@ -91,7 +91,7 @@ def test_reductions_of_sequences_need_no_numpy(monkeypatch: pytest.MonkeyPatch) 
 
     graph, lengths = sn.Graph(model), [5, 2, 1]
     expected = [graph(x, engine="interpret"), graph(x, engine="interpret", lengths=lengths)]
-    monkeypatch.setattr(FinishCall, "by_numpy", None)
+    monkeypatch.setattr("stepnet.compiler.targets.cpu.running.finish.FinishCall.by_numpy", None)
     monkeypatch.setattr(type(HOST), "reduce", None)
     for _ in range(3):
         for made, right in zip((graph(x), graph(x, lengths=lengths)), expected, strict=True):
@@ -180,7 +180,7 @@ def shifted(x: Any, h: Any, shift: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("columns", [1, 2, 37])
 def test_sums_over_all_rows_have_the_bits_of_numpy(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a first and in a prepared call; NumPy adds a single column in another order than several."""
-    monkeypatch.setattr(FinishCall, "by_numpy", None)
+    monkeypatch.setattr("stepnet.compiler.targets.cpu.running.finish.FinishCall.by_numpy", None)
     random = np.random.default_rng(columns)
     run = sn.vjp(sn.RNN(shifted, np.zeros(columns, "f4"), memory=columns))
     for rows in (1, 7, 8, 300, 1031):

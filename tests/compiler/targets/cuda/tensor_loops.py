@@ -30,7 +30,7 @@ from stepnet.compiler.targets.cuda import (
 )
 from stepnet.compiler.targets.cuda.tensor.shape import Precision
 from stepnet.compiler.targets.cuda.tensor.writing import loop_code
-from stepnet.model.gradient_runs import Halved
+from stepnet.model.gradients.runs import Halved
 from stepnet.ragged import Positions
 
 Array = np.ndarray

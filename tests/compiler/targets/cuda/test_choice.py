@@ -26,11 +26,11 @@ from stepnet.compiler.targets.cuda import (
     chosen,
     facts_of,
     grid_form,
+    loop_of,
     refuse,
     registers,
     step_time,
 )
-from stepnet.compiler.targets.cuda.choice import loop_of
 from stepnet.compiler.targets.cuda.tensor.costs import read_bytes
 from tests.compiler.targets.cuda.tensor_loops import DEVICE, backward_plan, cell_plan
 
@@ -95,7 +95,7 @@ def test_estimates_for_large_batches_are_near_too(pytestconfig: pytest.Config):
 @pytest.mark.parametrize(
     ("make", "rows", "numbers", "first"),
     [
-        (lambda: cell_plan("gru", 32), 16, "float32", "block1"),
+        (lambda: cell_plan("gru", 32), 16, "float32", "plain1"),
         (lambda: cell_plan("gru", 128), 16, "float32", "tagged8"),
         (lambda: cell_plan("gru", 512), 16, "float32", "tagged32"),
         (lambda: cell_plan("gru", 64), 1024, "float32", "block1"),
@@ -147,8 +147,11 @@ def test_a_device_without_clusters_or_much_memory_gets_what_fits():
 
 
 def test_the_engine_takes_tensor_cores_where_they_are_faster():
-    assert "tensor cores" in loop_of(cell_plan("gru", 64), 16, DEVICE).loop.schedule
-    assert "tensor cores" not in loop_of(cell_plan("gru", 2048), 16, DEVICE).loop.schedule
+    assert "tensor cores" in loop_of(cell_plan("gru", 128), 16, DEVICE).loop.schedule
+    assert "plain units" in loop_of(cell_plan("gru", 64), 16, DEVICE).loop.schedule
+    wide = loop_of(cell_plan("gru", 2048), 16, DEVICE)
+    assert "products alone on tensor cores, float32: it does not fit" in wide.reason
+    assert "products on tensor cores, float32" in wide.loop.schedule
 
 
 class SharedLoop(NamedTuple):
@@ -222,9 +225,12 @@ def test_reading_weights_bounds_the_time_of_a_step():
 
 
 def test_a_loop_beside_another_has_fewer_blocks_and_the_same_order_of_sums():
-    alone, beside = (loop_of(cell_plan("gru", 64), 256, DEVICE, share=share) for share in (1, 2))
-    assert alone.reason.startswith("tagged4-float32-p4-c3")
-    assert beside.reason.startswith("tagged2-float32-p4-c3")  # with p2 one block is faster
+    alone, beside = (loop_of(cell_plan("gru", 128), 128, DEVICE, share=share) for share in (1, 2))
+    assert alone.reason.startswith("tagged8-float32-p4-c3")
+    assert beside.reason.startswith("tagged4-float32-p4-c3")
+    alone, beside = (loop_of(cell_plan("gru", 64), 128, DEVICE, share=share) for share in (1, 2))
+    assert alone.reason.startswith("plain1-float32")
+    assert beside.reason.startswith("plain2-float32")
 
 
 def test_a_block_runs_one_sequence_of_many_elements_while_blocks_are_left() -> None:
@@ -234,7 +240,7 @@ def test_a_block_runs_one_sequence_of_many_elements_while_blocks_are_left() -> N
     assert [loop.group_rows for loop in loops] == [1, 4]
     assert loops[0].scratch == 0 < loops[1].scratch
     small = recurrence("matrix_memory", 8)
-    assert loop_of(small.plan, 16, DEVICE).loop.group_rows == 4
+    assert loop_of(small.plan, 16, DEVICE, flag=0).loop.group_rows == 4
     x = np.random.default_rng(1).normal(size=(3, 4, 12)).astype("f4")
     (outputs, final), (expected, last) = (rnn(x, engine=name) for name in ("cuda-emulated", "interpret"))
     assert_close(outputs, expected, 4, 64)

@@ -11,7 +11,7 @@ from stepnet.compiler.net.interpret import evaluated
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.targets.cuda import CudaMemory, DeviceArray, DeviceCode, EmulatedDevice, get, put
-from stepnet.compiler.targets.cuda.constants import CudaConstants, computed
+from stepnet.compiler.targets.cuda.arrays.constants import CudaConstants, computed
 
 RANDOM = np.random.default_rng(5)
 A, B = (RANDOM.normal(size=(3, 4)).astype("f4") for _ in range(2))

@@ -43,17 +43,17 @@ def test_copies_and_zeros():
 @pytest.mark.parametrize("threads", [0, 33, 1056])
 def test_blocks_have_whole_warps(threads: int):
     with pytest.raises(ValueError, match=f"sums: a block has 32, 64, ... or 1024 threads, not {threads}"):
-        DeviceCode("sums", "", 0, threads)
+        DeviceCode.of("sums", "", 0, threads)
 
 
 def test_kernels_with_other_facts_have_other_keys():
     writer = KernelWriter("any", ["x"])
     first = writer.finished(32)
     others = (
-        DeviceCode("any", first.text, 1, 64),
-        DeviceCode("any", first.text, 1, 32, 8),
-        DeviceCode("any", first.text, 1, 32, 0, 2),
-        DeviceCode("any", first.text, 1, 32, 0, 1, "grid"),
+        DeviceCode.of("any", first.text, 1, 64),
+        DeviceCode.of("any", first.text, 1, 32, 8),
+        DeviceCode.of("any", first.text, 1, 32, 0, 2),
+        DeviceCode.of("any", first.text, 1, 32, 0, 1, "grid"),
     )
     assert len({code.key for code in (first, *others)}) == 5
 

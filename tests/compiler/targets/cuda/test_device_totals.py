@@ -8,8 +8,8 @@ from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Type
 from stepnet.compiler.net.interpret import LevelSizes, contract
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.totals import total_of
-from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevice, sums
-from stepnet.compiler.targets.cuda.totals import reduced_to_rows, total
+from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevice
+from stepnet.compiler.targets.cuda.arrays.totals import reduced_to_rows, total
 from stepnet.errors import IndexOutsideError
 from stepnet.ragged.offsets import offsets_of
 
@@ -69,7 +69,7 @@ def test_reductions_over_all_rows(how):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_sums_at_indices(constants, dtype):
-    constants(sums, PART=8)
+    constants("stepnet.compiler.targets.cuda.arrays.memory", PART=8)
     random = np.random.default_rng(5)
     index = random.integers(-3, 6, (50, 2))
     values = random.integers(-9, 9, (50, 2, 3)).astype(dtype)

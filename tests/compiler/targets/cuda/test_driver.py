@@ -9,18 +9,10 @@ import pytest
 from fake_cuda import FakeCuda
 from fake_cuda import fake_device as device
 
-from stepnet.compiler.targets.cuda import (
-    CudaDevice,
-    CudaLibrary,
-    DeviceCode,
-    KernelWriter,
-    get,
-    library,
-    put,
-    started,
-)
-from stepnet.compiler.targets.cuda.driver import renew_locks
-from stepnet.compiler.targets.cuda.staging import HALF
+from stepnet.compiler.targets.cuda import CudaDevice, CudaLibrary, DeviceCode, KernelWriter, get, put, started
+from stepnet.compiler.targets.cuda.driver import library
+from stepnet.compiler.targets.cuda.driver.gpu import renew_locks
+from stepnet.compiler.targets.cuda.driver.staging import HALF
 from stepnet.errors import DeviceError
 
 

@@ -30,7 +30,7 @@ LEFT = {
     "never": [NEVER] * 10,
 }
 """The memory "left" at first: a sequence ends when it is used up."""
-TENSOR = "block1", "block1.parts8", "grid2.ahead2", "tagged2.parts2", "cluster2.ahead2"
+TENSOR = "block1", "plain2.ahead2", "block1.parts8", "grid2.ahead2", "tagged2.parts2", "cluster2.ahead2"
 
 
 def maker(name: str) -> LoopMaker:
@@ -117,7 +117,7 @@ def running_plan(rnn: sn.RNN) -> Plan:
 @pytest.mark.parametrize("numbers", ["float32", "tf32", "bfloat16"])
 def test_the_loop_is_chosen_by_the_engines_options(numbers: str) -> None:
     engine: Any = engine_named(EMULATED if numbers == "float32" else f"{EMULATED}:{numbers}")
-    kernel = CudaKernel(running_plan(ending(64)), engine.memory, engine.options)
+    kernel = CudaKernel(running_plan(ending(256)), engine.memory, engine.options)
     chosen = kernel.loop(1, FLAG)
     assert numbers in chosen.reason
     assert "tensor cores" in chosen.loop.schedule

@@ -16,7 +16,7 @@ from stepnet.compiler.targets.cuda import (
     get,
     put,
 )
-from stepnet.compiler.targets.cuda.fibers import switch_here
+from stepnet.compiler.targets.cuda.emulation.fibers import switch_here
 from stepnet.errors import DeviceError, LibraryError
 
 Array = np.ndarray

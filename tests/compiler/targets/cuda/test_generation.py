@@ -15,8 +15,10 @@ from stepnet.compiler.targets.cuda import assembled, ptxas
 
 Array = np.ndarray
 SYMBOLS = 8
-WIDTHS = {"blocks": 8, "groups": 16}
-"""The units of models whose step runs in single blocks, and in groups of blocks."""
+WIDTHS = {"blocks": 8, "groups": 16, "tiles": 12}
+"""The units of models whose step runs in single blocks, and in groups of blocks, whose products may be on
+tensor cores.
+"""
 STARTS = [0, 3, 4, 1, 0, 7]
 OPTIONS: dict[str, Any] = {"stop": 2, "max_steps": 20}
 
@@ -52,8 +54,18 @@ def language(loop: str = "blocks") -> sn.RNN:
     return sn.RNN(step, parameters, memory=width, inputs=sn.Spec((), np.int64))
 
 
+def prefer(loop: str, constants: Constants, shuffle_threads: Callable[[int], None]) -> None:
+    """Makes the choice of a loop prefer a kind, whose threads run in another order."""
+    if loop != "blocks":
+        constants("stepnet.compiler.targets.cuda.loops.others", FEW_WEIGHTS=0, BLOCK_BYTES=1.0)
+        constants("stepnet.compiler.targets.cuda.grid.sizes", LINK=10.0 if loop == "tiles" else 0.0)
+        shuffle_threads(2)
+
+
 CASES = [
     ("highest", "groups"),
+    ("highest", "tiles"),
+    ("both", "tiles"),
     ("both", "blocks"),
     ("function", "blocks"),
     *(pytest.param(name, "blocks", marks=pytest.mark.long) for name in ("highest", "all", "top_k", "top_p")),
@@ -70,9 +82,7 @@ def test_samplers(
 ) -> None:
     options = {**OPTIONS, "sampler": SAMPLERS[name], "seed": 5}
     expected = sn.generate(language(loop), STARTS, engine="llvm", **options)
-    if loop == "groups":
-        constants("stepnet.compiler.targets.cuda.choice", FEW_WEIGHTS=0, BLOCK_BYTES=1.0)
-        shuffle_threads(2)
+    prefer(loop, constants, shuffle_threads)
     sn.generate(language(loop), STARTS, engine="cuda-emulated", **options)
     done.clear()
     found = sn.generate(language(loop), STARTS, engine="cuda-emulated", **options)
@@ -84,7 +94,8 @@ def test_samplers(
         assert len(loops) >= max(expected.lengths)
     else:
         assert len(loops) == 2, "one reads the given symbols, the other writes all others"
-        assert ("groups" in loops[1]) == (loop == "groups") == (" blocks of" in said)
+        assert ("groups" in loops[1]) == (loop != "blocks") == (" blocks of" in said)
+        assert ("products alone on tensor cores, float32" in said) == (loop == "tiles")
         assert "one call for all symbols" in said
 
 
@@ -94,15 +105,13 @@ def explained(rnn: Any, sampler: str = "highest", **options: Any) -> str:
     return " ".join(rnn.explain("cuda-emulated", **given).split())
 
 
-@pytest.mark.parametrize("loop", ["blocks", "groups"])
+@pytest.mark.parametrize("loop", WIDTHS)
 def test_beam_search(
     loop: str, done: list[str], shuffle_threads: Callable[[int], None], constants: Constants
 ) -> None:
     options: dict[str, Any] = {**OPTIONS, "beams": 3, "length_penalty": 0.5}
     expected, others = sn.beam_search(language(loop), STARTS, engine="llvm", **options)
-    if loop == "groups":
-        constants("stepnet.compiler.targets.cuda.choice", FEW_WEIGHTS=0, BLOCK_BYTES=1.0)
-        shuffle_threads(2)
+    prefer(loop, constants, shuffle_threads)
     sn.beam_search(language(loop), STARTS, engine="cuda-emulated", **options)
     done.clear()
     found, logs = sn.beam_search(language(loop), STARTS, engine="cuda-emulated", **options)
@@ -111,8 +120,20 @@ def test_beam_search(
     loops = [each for each in done if each.startswith("loop")]
     assert len(loops) == 2, "one reads the given symbols, the other continues the beams to their ends"
     said = explained(language(loop), beams=3)
-    assert ("groups" in loops[1]) == (loop == "groups") == (" blocks of" in said)
+    assert ("groups" in loops[1]) == (loop != "blocks") == (" blocks of" in said)
+    assert ("products alone on tensor cores, float32" in said) == (loop == "tiles")
     assert "the best 3 of 24 continuations of a start" in said
+
+
+@pytest.mark.long
+def test_beam_search_of_more_beams_than_a_cpu_continues_in_machine_code(done: list[str]) -> None:
+    """The sequences are those that Python chooses between the steps of the CPU."""
+    options: dict[str, Any] = {**OPTIONS, "beams": 11}
+    expected, others = sn.beam_search(language(), STARTS[:2], engine="llvm", **options)
+    found, logs = sn.beam_search(language(), STARTS[:2], engine="cuda-emulated", **options)
+    np.testing.assert_array_equal(found.values, expected.values)
+    np.testing.assert_allclose(logs.values, others.values, rtol=1e-5)
+    assert len([each for each in done if each.startswith("loop")]) <= 3
 
 
 def test_beam_search_step_by_step(done: list[str]) -> None:
@@ -182,7 +203,11 @@ def test_explain_of_a_generation_does_not_run_the_model() -> None:
         (follows(5), {"feed": lambda symbols: symbols}, "feed= is a function"),  # type: ignore[reportUnknownLambdaType]
         (follows(5), {"scores": np.negative}, "scores= is a function"),
         (follows(6), {}, "there are scores of 6 symbols, and 5 can be fed"),
-        (follows(5), {"beams": 9}, "8 beams at most, with 4096 symbols in all"),
+        (
+            follows(5),
+            {"beams": 17},
+            "16 beams at most, with 4096 symbols in all, continue in machine code, not 17",
+        ),
         (follows(300), {"sampler": sn.sampling(), "feed": np.ones((300, 5), "f4")}, "among 256 at most"),
         (ATTENDS, {}, "has statics that are sequences"),
     ],

@@ -22,7 +22,7 @@ from stepnet.compiler.targets.cuda import (
     ptxas,
 )
 from stepnet.compiler.targets.cuda import kernel as kernel_module
-from stepnet.compiler.targets.cuda.choice import other_loop
+from stepnet.compiler.targets.cuda.loops.others import other_loop
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import DeviceError
 
@@ -64,16 +64,27 @@ def several(x: Any, m: Any, p: Any) -> Any:
     return c / (1 + n), [c / (1 + abs(n)), n, h, after]
 
 
+def spoken(x: Any, h: Any, p: Any) -> Any:
+    """The highest of many scores, of no multiple of the units, and its first place, which a memory has."""
+    h = np.tanh(x + h @ p["S"])
+    scores = h @ p["V"]
+    best = np.argmax(scores, axis=-1)
+    h = h * (1 + (best % 7)[:, None].astype(np.float32) / 8)
+    return (np.max(scores, axis=-1), best), h
+
+
 STEPS: dict[str, tuple[Callable[..., Any], Any]] = {
     "gru": (gru, UNITS),
     "normed": (normed, UNITS),
     "matrix": (matrix, {"h": UNITS, "S": (UNITS, UNITS), "n": 3, "stays": UNITS}),
     "several": (several, [UNITS] * 4),
+    "spoken": (spoken, UNITS),
 }
 PARAMS = {
     "R": uniform(UNITS, 3 * UNITS, seed=2, scale=0.4),
     "S": uniform(UNITS, UNITS, seed=3, scale=0.4),
     "T": uniform(2 * UNITS, UNITS, seed=4, scale=0.4),
+    "V": np.tile(uniform(UNITS, 1027, seed=5), 2),
 }
 
 
@@ -102,13 +113,20 @@ def loops_by(monkeypatch: pytest.MonkeyPatch, loop_of: Callable[..., ChosenLoop]
     monkeypatch.setattr(kernel_module, "loop_of", loop_of)
 
 
-def shared_by(monkeypatch: pytest.MonkeyPatch, own: int, rows: int = 2, shared: int = 232448) -> list[Any]:
+def shared_by(
+    monkeypatch: pytest.MonkeyPatch,
+    own: int,
+    rows: int = 2,
+    shared: int = 232448,
+    numbers: Any = None,
+    threads: int = 32,
+) -> list[Any]:
     """Makes the emulation run loops by groups of blocks; returns the list of their forms."""
     forms = list[Any]()
 
     def loop_of(plan: Plan, count: int, facts: DeviceFacts, *_: Any) -> ChosenLoop:
         """The loop for a group of blocks."""
-        form = grid_form(plan, rows, replace(facts, shared=shared), 32, own)
+        form = grid_form(plan, rows, replace(facts, shared=shared), threads, own, numbers=numbers)
         assert form is not None
         forms.append(form)
         return ChosenLoop(grid_code(form), 1, "forced")
@@ -134,6 +152,50 @@ def test_a_step_is_right_and_has_the_bits_of_one_block(monkeypatch: pytest.Monke
         for a, b, c in zip(ours, right, alone, strict=True):
             assert_close(a, b, max(LENGTHS), 70)
             np.testing.assert_array_equal(a, c)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_products_on_tensor_cores_are_right_and_have_the_same_bits_in_any_group(
+    monkeypatch: pytest.MonkeyPatch, shuffle_threads: Callable[[int], None], name: str
+) -> None:
+    right, found = results(recurrence(name, "float64"), name, "float64", "interpret"), list[Any]()
+    for own, rows, threads in ((4, 2, 32), (5, 8, 64)):
+        forms = shared_by(monkeypatch, own, rows, numbers="float32", threads=threads)
+        found.append(results(recurrence(name), name, "float32", "cuda-emulated"))
+        shuffle_threads(own)
+    kept = forms[0].placed[1]
+    shared_by(monkeypatch, 5, 8, min(kept.weights.values()), "float32", 64)
+    found.append(results(recurrence(name), name, "float32", "cuda-emulated"))
+    for first, second, read_at_each_step, c in zip(*found, right, strict=True):
+        assert_close(first, c, max(LENGTHS), 70)
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(first, read_at_each_step)
+
+
+@pytest.mark.parametrize(("numbers", "off"), [("float32", 0.0), ("tf32", 2e-3), ("bfloat16", 2e-2)])
+def test_long_sums_on_tensor_cores_are_added_up_in_parts(
+    monkeypatch: pytest.MonkeyPatch, numbers: Any, off: float
+) -> None:
+    units, x = 72, uniform(3, 4, 72, seed=1)
+    weights = uniform(units, units, seed=3, scale=0.2)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = np.tanh(x + h @ p)
+        return h, h
+
+    right, _ = sn.RNN(step, weights.astype("f8"), memory=units)(x.astype("f8"), engine="interpret")
+    found = list[Array]()
+    for own, rows in ((24, 4), (16, 1)):
+        forms = shared_by(monkeypatch, own, rows, numbers=numbers, threads=64)
+        found.append(sn.RNN(step, weights, memory=units)(x, engine="cuda-emulated")[0])
+        (tiles,) = forms[0].placed[1].tiles.values()
+        assert tiles.parts == 4
+        assert not tiles.is_whole(units)
+    np.testing.assert_array_equal(found[0], found[1])
+    if off:
+        assert off / 50 < np.abs(found[0] - right).max() < off
+    else:
+        assert_close(found[0], right, 4, units)
 
 
 def test_reductions_by_warps_have_the_bits_of_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,11 +293,12 @@ def test_the_gradient_of_an_lstm_is_right(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+@pytest.mark.parametrize("numbers", [None, "float32"])
 def test_the_assembler_takes_the_kernel_without_spills(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, numbers: Any, capability: tuple[int, int]
 ) -> None:
-    forms = shared_by(monkeypatch, 4, rows=8)
-    results(recurrence("gru"), "gru", "float32", "cuda-emulated")
+    forms = shared_by(monkeypatch, 4, rows=8, numbers=numbers)
+    results(recurrence("spoken"), "spoken", "float32", "cuda-emulated")
     made = assembled(grid_code(replace(forms[0], threads=256)).code, capability)
     assert made.spilled == made.stack == 0
 
@@ -254,4 +317,4 @@ def test_groups_of_blocks_run_steps_with_many_weights_for_few_sequences() -> Non
         return chosen.loop.code.exchange
 
     assert exchange(512, 1) == exchange(512, 16) == "grid"
-    assert exchange(512, 100_000) == exchange(32, 16) == "none"
+    assert exchange(64, 100_000) == exchange(32, 16) == "none"

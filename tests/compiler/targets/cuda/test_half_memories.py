@@ -71,7 +71,7 @@ def mixing(dtype: Any, reverse: bool = False) -> sn.RNN:
 
 MODELS: dict[Callable[[Any], Any], str] = {
     alone: "loop, alone2-float32",
-    mixing: "loop, block1-float32",
+    mixing: "loop, plain1-float32",
     largest: "loop of 1 memories",
     apart: "loop of 1 memories",
 }

@@ -8,16 +8,9 @@ from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.pairs import OVER, PairPlaces
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.windows import Window
-from stepnet.compiler.targets.cuda import (
-    CudaMemory,
-    DeviceFacts,
-    EmulatedDevice,
-    assembled,
-    moves,
-    ptxas,
-    sums,
-)
-from stepnet.compiler.targets.cuda.numbers_code import sum_dtype
+from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevice, assembled, ptxas
+from stepnet.compiler.targets.cuda.arrays import moves, sums
+from stepnet.compiler.targets.cuda.arrays.memory import sum_dtype
 from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.ragged.offsets import offsets_of
 
@@ -126,7 +119,7 @@ def test_reductions_of_sequences(how, dtype):
 
 @pytest.mark.parametrize("how", ["sum", "mean", "max"])
 def test_long_sequences_are_reduced_in_parts(constants, how):
-    constants(sums, PART=4)
+    constants("stepnet.compiler.targets.cuda.arrays.memory", PART=4)
     offsets = offsets_of([9, 0, 4, 1, 40])
     x = np.random.default_rng(2).standard_normal((54, 3)).astype(np.float32)
     made = MEMORY.get(MEMORY.reduce(how, MEMORY.put(x), offsets))
@@ -139,7 +132,7 @@ def test_long_sequences_are_reduced_in_parts(constants, how):
 
 @pytest.mark.parametrize("dtype", ["bool", "int32"])
 def test_the_mean_of_a_long_sequence_of_integers(constants, dtype):
-    constants(sums, PART=4)
+    constants("stepnet.compiler.targets.cuda.arrays.memory", PART=4)
     x = (np.arange(9) % 2 * 2**31 - np.arange(9) % 2).astype(dtype)
     made = MEMORY.get(MEMORY.reduce("mean", MEMORY.put(x), offsets_of([9])))
     assert_alike(made, HOST.reduce("mean", x, offsets_of([9])))
@@ -221,7 +214,7 @@ def kernels():
     for dtype in DTYPES:
         made += [
             *(sums.reduced(how, dtype, DTYPES[dtype].compute, dtype, True) for how in ("sum", "max")),
-            sums.reduced("mean", dtype, *[sum_dtype("mean", dtype)] * 2),
+            sums.reduced("mean", dtype, sum_dtype("mean", dtype), sum_dtype("mean", dtype)),
             sums.contracted_rows(dtype, dtype, dtype, "bfloat16" if dtype.startswith("float") else ""),
             *(sums.mix(dtype, over) for over in OVER),
             *(sums.overlap(dtype), sums.scores(dtype)),

@@ -11,17 +11,17 @@ from stepnet.compiler.targets.cuda import (
     CudaMemory,
     DeviceFacts,
     EmulatedDevice,
+    ProductForm,
     assembled,
     contracted,
     empty,
     get,
+    kernel_code,
     multiply,
-    product_code,
-    products,
     ptxas,
 )
-from stepnet.compiler.targets.cuda.product_code import ProductForm
-from stepnet.compiler.targets.cuda.products import PLAIN, TENSOR, WIDE
+from stepnet.compiler.targets.cuda.arrays import product_code, products
+from stepnet.compiler.targets.cuda.arrays.products import PLAIN, TENSOR, WIDE
 from stepnet.compiler.values.dtypes import DTYPES
 
 SMALL, LARGE = (
@@ -115,14 +115,14 @@ def test_nothing_to_multiply():
 def test_a_row_has_the_same_bits_in_any_tile_and_number_of_rows(constants, way):
     constants(product_code, PART=32)
     constants(products, PART=32)
-    product_code.product.cache_clear()
+    kernel_code.cache_clear()
     left, right = normal(6, (130, 70)), normal(7, (70, 20))
     every = [
         multiplied(memory, left[:count], right, way)
         for memory in (SMALL, LARGE)
         for count in (130, 60, 16, 1)
     ]
-    product_code.product.cache_clear()
+    kernel_code.cache_clear()
     for made in every:
         np.testing.assert_array_equal(made, every[0][: len(made)])
 

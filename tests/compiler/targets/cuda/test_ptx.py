@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from bench.gpu.pointwise import groups, kernel
 from stepnet.compiler.disk import store
-from stepnet.compiler.targets.cuda import DeviceCode, KernelWriter, assembled, assembler, ptx, ptxas
+from stepnet.compiler.targets.cuda import DeviceCode, KernelWriter, assembled, assembler, ptxas, translation
 from stepnet.compiler.targets.cuda.ptx import FOUND, translated
 from stepnet.errors import LibraryError
 
@@ -104,7 +104,7 @@ def test_ptx_is_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
 
 def test_llvm_without_nvidias_gpus_is_refused():
     with pytest.raises(LibraryError, match=r"was built without LLVM's code generator for NVIDIA's GPUs \("):
-        ptx.code_generator("sm_80", "nowhere-nvidia-cuda")
+        translation.code_generator("sm_80", "nowhere-nvidia-cuda")
 
 
 @with_ptxas
@@ -133,7 +133,7 @@ def test_ptxas_takes_every_operation(dtypes: tuple[str, ...], capability: tuple[
 def test_what_ptxas_refuses():
     text = 'define void @"kernel"() { call void asm sideeffect "nonsense;", ""() ret void }'
     with pytest.raises(LibraryError, match=r"ptxas refuses the kernel 'any': (.*\n)*.*nonsense"):
-        assembled(DeviceCode("any", text, 0, 32))
+        assembled(DeviceCode.of("any", text, 0, 32))
 
 
 def test_without_ptxas(monkeypatch: pytest.MonkeyPatch, constants: Constants):

@@ -28,7 +28,7 @@ from stepnet.compiler.targets.cuda import (
 from stepnet.errors import DeviceError, IndexOutsideError
 
 Array = np.ndarray
-CACHE = "stepnet.compiler.targets.cuda.recorded"
+CACHE = "stepnet.compiler.targets.cuda.recording.recorded"
 
 
 DEVICE = WatchedDevice()

@@ -16,7 +16,7 @@ from stepnet.compiler.net import Builder, Net
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.plan import Plan
 from stepnet.compiler.plan.passes.rewrite import rewritten
-from stepnet.compiler.targets.cuda.options import CudaOptions
+from stepnet.compiler.targets.cuda import CudaOptions
 from stepnet.compiler.targets.cuda.stages import stage_codes
 from stepnet.compiler.targets.cuda.tensor import exchanges
 from stepnet.compiler.targets.cuda.tensor.numbers import FACTS, numbers_of

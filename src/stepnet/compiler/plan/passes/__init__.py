@@ -4,44 +4,41 @@ Every net is checked when it is made, so a pass cannot return an invalid one.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.passes.chain import chain
-from stepnet.compiler.plan.passes.columns import columns
-from stepnet.compiler.plan.passes.factor import factor
-from stepnet.compiler.plan.passes.fold import fold
-from stepnet.compiler.plan.passes.hoist import hoist
-from stepnet.compiler.plan.passes.inside import inside
-from stepnet.compiler.plan.passes.join import join
-from stepnet.compiler.plan.passes.legalise import legalise
-from stepnet.compiler.plan.passes.merge import merge
 from stepnet.compiler.plan.passes.narrow import in_precision, narrow
-from stepnet.compiler.plan.passes.prune import prune
-from stepnet.compiler.plan.passes.regroup import regroup
-from stepnet.compiler.plan.passes.sink import sink
-from stepnet.compiler.plan.passes.split import split
-from stepnet.compiler.plan.passes.split_concat_matmul import split_concat_matmul
+from stepnet.compiler.values.fork_guard import IMPORTS
 
-Pipeline = tuple[Callable[[Net], Net], ...]
+Pass = Callable[[Net], Net]
+Pipeline = tuple[Pass, ...]
 
+
+def late(name: str) -> Pass:
+    """Returns the pass of a name, which is imported when it first runs: a plan that is stored needs none."""
+
+    def rewrite(net: Net) -> Net:
+        """Runs the pass."""
+        with IMPORTS:
+            module = import_module(f"{__name__}.{name}")
+        changed: Net = getattr(module, name)(net)
+        return changed
+
+    rewrite.__module__, rewrite.__name__ = f"{__name__}.{name}", name
+    rewrite.__qualname__ = name
+    return rewrite
+
+
+FOLD = late("fold")
 PIPELINE: Pipeline = (
-    prune,
-    fold,
-    chain,
-    split_concat_matmul,
-    split,
-    factor,
-    regroup,
-    columns,
-    legalise,
+    late("prune"),
+    FOLD,
+    *map(late, ("chain", "split_concat_matmul", "split", "factor", "regroup", "columns", "legalise")),
     narrow,
-    inside,
-    hoist,
-    sink,
-    fold,
-    merge,
-    join,
+    *map(late, ("inside", "hoist", "sink")),
+    FOLD,
+    *map(late, ("merge", "join")),
 )
 """The passes for machine code of the CPU, which engines may use as they are."""
 

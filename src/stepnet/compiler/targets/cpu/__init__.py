@@ -1,29 +1,30 @@
 """Machine code for the CPU, by LLVM.
 
-The names of `HOMES` are imported when they are first used: code that is on disk is loaded without LLVM.
+The names of `HOMES` are imported when they are first used: code that is on disk is loaded without LLVM, and
+other targets that take a part of this one do without the rest.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from stepnet.compiler.targets.cpu.engine import LlvmEngine
-from stepnet.compiler.targets.cpu.machine.processor import (
-    ARM,
-    NAMED,
-    VARIABLE,
-    Processor,
-    available_processors,
-    baseline,
-    beyond_neon,
-    host_processor,
-    permitted,
-    supported_processors,
-    up_to,
-    without_amx,
-)
 from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
     from stepnet.compiler.targets.cpu.costs import adapt_machine, caches, machine_for, table_machine
+    from stepnet.compiler.targets.cpu.engine import LlvmEngine
+    from stepnet.compiler.targets.cpu.machine.processor import (
+        ARM,
+        NAMED,
+        VARIABLE,
+        Processor,
+        available_processors,
+        baseline,
+        beyond_neon,
+        host_processor,
+        permitted,
+        supported_processors,
+        up_to,
+        without_amx,
+    )
     from stepnet.compiler.targets.cpu.products.arithmetic import PAIRS, WIDENED_PAIRS, arithmetic
     from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS, MatrixTiles
     from stepnet.compiler.targets.cpu.products.reads import FarReads
@@ -90,6 +91,19 @@ __all__ = [
 ]
 
 HOMES = {
+    "LlvmEngine": "engine",
+    "ARM": "machine.processor",
+    "NAMED": "machine.processor",
+    "VARIABLE": "machine.processor",
+    "Processor": "machine.processor",
+    "available_processors": "machine.processor",
+    "baseline": "machine.processor",
+    "beyond_neon": "machine.processor",
+    "host_processor": "machine.processor",
+    "permitted": "machine.processor",
+    "supported_processors": "machine.processor",
+    "up_to": "machine.processor",
+    "without_amx": "machine.processor",
     "adapt_machine": "costs",
     "caches": "costs",
     "machine_for": "costs",

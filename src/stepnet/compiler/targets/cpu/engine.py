@@ -10,7 +10,6 @@ from stepnet.compiler.plan.load import CostModel, Load, Machine
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array, Kernel, LowPrecisionCell, first_refusal, narrow_cell
 from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, CompiledPlan, CompiledPlans
 from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
@@ -23,16 +22,18 @@ from stepnet.compiler.targets.cpu.machine.processor import (
     requested,
 )
 from stepnet.compiler.targets.cpu.products.constants import constant_values
-from stepnet.compiler.targets.cpu.running.finish import Finish, total
+from stepnet.compiler.targets.cpu.running.finish import Finish
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.run import Runner, chained
-from stepnet.compiler.targets.schedule_kernel import BoundParts, Means, WholeCalls, in_parts
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
 if TYPE_CHECKING:
+    from stepnet.compiler.plan.waves import Across
     from stepnet.compiler.targets.library import BuiltLibrary, CallSpecification
+    from stepnet.compiler.targets.schedule_kernel import BoundParts, WholeCalls
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class LlvmEngine:
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
         for key, compiled_plan in compiled(missing, self.processor or host_processor()).items():
             KEPT.put(key, compiled_plan)
+        if schedule.single_plan is not None:
+            return self.compile_plan(schedule.single_plan)
+        with IMPORTS:  # late: a single plan needs nothing of this
+            from stepnet.compiler.targets.schedule_kernel import Means, in_parts
         means = Means(self.compile_plan, self.total, chained=chained, whole=whole, paired=self.paired)
         return in_parts(schedule, means)
 
@@ -119,7 +124,10 @@ class LlvmEngine:
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """Computes a value that combines all rows: by machine code for weight gradients, else by NumPy."""
-        return total(node, operands, self.processor or host_processor())
+        made: Array = late_import("running.finish_tasks").total(
+            node, operands, self.processor or host_processor()
+        )
+        return made
 
     def library(self, call: "CallSpecification", name: str, platform: str, beside: bool) -> "BuiltLibrary":
         """Builds a library for C that runs the call of a model; see `LibraryEngine.library`."""
@@ -131,7 +139,7 @@ class LlvmEngine:
         name: str = late_import("library.library_file").library_name(data)
         return name
 
-    def paired(self, across: Across, operands: Sequence[Array], positions: Sequence[Positions]) -> Array:
+    def paired(self, across: "Across", operands: Sequence[Array], positions: Sequence[Positions]) -> Array:
         """Computes a group of operations at pairs of steps, such as attention, that runs alone, by the
         machine code that it also has in a chain of several parts (one call); returns its result.
 
@@ -146,7 +154,7 @@ class LlvmEngine:
 KEPT = CompiledPlans(MOST_BYTES)
 
 
-def whole(bound: BoundParts) -> WholeCalls:
+def whole(bound: "BoundParts") -> "WholeCalls":
     """Makes the runner of a schedule as one block of machine code. Its modules are imported at first use."""
     made: WholeCalls = late_import("running.prepared_layouts").PreparedLayouts(bound)
     return made

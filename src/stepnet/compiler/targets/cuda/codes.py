@@ -10,6 +10,7 @@ fill.
 
 from collections.abc import Iterable
 
+from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.device import DeviceCode
@@ -95,6 +96,10 @@ class ProductCode:
     stored: tuple[str | None, str | None] = (None, None)
 
 
+STAGES = Serializer(DeviceCode, DeviceStage, ProductCode)
+"""The form of the codes of stages on disk."""
+
+
 @dataclass(frozen=True)
 class LoopCode:
     """A kernel that runs all steps of a recurrence.
@@ -108,6 +113,7 @@ class LoopCode:
     group_rows: the lanes of a group of blocks, each of which runs a sequence at a time.
     scratch: the bytes of main memory for each group. zeros: how many of them are zero at first.
     whole: the number that the steps of a turn are rounded up to a multiple of.
+    together: the steps that are computed together, so that bits depend on where a sequence is divided.
     """
 
     code: DeviceCode
@@ -116,6 +122,7 @@ class LoopCode:
     scratch: int = 0
     zeros: int = 0
     whole: int = 1
+    together: int = 1
 
 
 def read_after_loop(plan: Plan, codes: Iterable[DeviceStage | ProductCode]) -> list[int]:

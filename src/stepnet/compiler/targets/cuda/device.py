@@ -15,11 +15,12 @@ from hashlib import sha256
 from itertools import accumulate
 from math import prod
 from typing import Any, Literal, Protocol
+from zlib import compress, decompress
 
 import numpy as np
 
 from stepnet.compiler.targets.base import OwnedMemory
-from stepnet.compiler.targets.cuda.dlpack import capsule_of
+from stepnet.compiler.targets.cuda.arrays.dlpack import capsule_of
 from stepnet.compiler.targets.cuda.streams import Fork
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
@@ -41,8 +42,8 @@ class DeviceCode:
     """A kernel as code that does not depend on whether it will run on a GPU or in the emulation.
 
     name: a description for people, such as "loop of 3 values", for messages of the device.
-    text: an LLVM module with one function `kernel`, of `words` arguments of 64 bits: addresses and integers.
-        It calls the functions of `functions.py`.
+    packed: an LLVM module, its text compressed, with one function `kernel`, of `words` arguments of 64 bits:
+        addresses and integers. It calls the functions of `functions.py`.
     threads: of a block; a multiple of 32.
     shared: the bytes of shared memory of a block.
     group: the blocks that work together.
@@ -51,12 +52,22 @@ class DeviceCode:
     """
 
     name: str
-    text: str
+    packed: bytes
     words: int
     threads: int
     shared: int = 0
     group: int = 1
     exchange: Exchange = "none"
+
+    @classmethod
+    def of(cls, name: str, text: str, *facts: Any) -> "DeviceCode":
+        """Returns the code of a kernel from the text of its module. facts: the fields after it."""
+        return cls(name, compress(text.encode(), 1), *facts)
+
+    @computed_once
+    def text(self) -> str:
+        """The text of the LLVM module, which only what translates it reads."""
+        return decompress(self.packed).decode()
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for a number of threads that a block cannot have."""
@@ -66,7 +77,7 @@ class DeviceCode:
     @computed_once
     def key(self) -> str:
         """A digest of the code, by which translated kernels are cached."""
-        facts = self.text, self.words, self.threads, self.shared, self.group, self.exchange
+        facts = self.packed, self.words, self.threads, self.shared, self.group, self.exchange
         return sha256(repr(facts).encode()).hexdigest()
 
 

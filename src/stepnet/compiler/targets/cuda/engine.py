@@ -8,29 +8,31 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.plan.load import CallSize, CostModel, FiberCosts
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
+from stepnet.compiler.plan.passes.read_before import read_before
 from stepnet.compiler.plan.passes.together import together
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.base import Kernel, OwnedMemory, first_refusal, planning_of
 from stepnet.compiler.targets.cpu.costs import COSTS as CPU
-from stepnet.compiler.targets.cuda.chain import chained, described
+from stepnet.compiler.targets.cpu.machine.lazy import late_import
+from stepnet.compiler.targets.cuda.arrays.constants import CudaConstants
+from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
+from stepnet.compiler.targets.cuda.arrays.totals import total
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
-from stepnet.compiler.targets.cuda.constants import CudaConstants
 from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, DeviceFacts, allocated_by
-from stepnet.compiler.targets.cuda.driver import cuda_device
-from stepnet.compiler.targets.cuda.emulator import EmulatedDevice
+from stepnet.compiler.targets.cuda.driver.gpu import cuda_device
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
-from stepnet.compiler.targets.cuda.memory import CudaMemory
-from stepnet.compiler.targets.cuda.noting import MOST_WORK, READS_BACK
+from stepnet.compiler.targets.cuda.loops.chain import chained, described
+from stepnet.compiler.targets.cuda.loops.refill import LaidLoop
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions, engine_name
-from stepnet.compiler.targets.cuda.recorded import ENDS_EARLY, LARGE, RecordedKernel
-from stepnet.compiler.targets.cuda.refill import LaidLoop
-from stepnet.compiler.targets.cuda.refusals import refuse
-from stepnet.compiler.targets.cuda.totals import total
+from stepnet.compiler.targets.cuda.recording.notes import MOST_WORK, READS_BACK
+from stepnet.compiler.targets.cuda.recording.recorded import ENDS_EARLY, LARGE, RecordedKernel
+from stepnet.compiler.targets.cuda.written import made, written
 from stepnet.compiler.targets.schedule_kernel import Means, ending_part, flag_of, in_parts
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
@@ -41,8 +43,10 @@ COSTS = CostModel(
     CPU.machine, FiberCosts(10**9, CPU.fibers.long, CPU.fibers.larger, 10**9), CPU.blocks, inner=False
 )
 """The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements."""
-PASSES = (*PIPELINE[:-1], together, *PIPELINE[-1:])
-"""The passes for GPUs: a thread reads a column of a matrix once for several vectors of a row."""
+PASSES = (*PIPELINE[:2], read_before, *PIPELINE[2:-1], together, *PIPELINE[-1:])
+"""The passes for GPUs: several steps of a matrix that is a memory are computed together, and a thread reads a
+column of a matrix once for several vectors of a row.
+"""
 ONE_BY_ONE = (
     f"its steps run one by one: calls are recorded up to {MOST_WORK} pieces of work, and where steps are not "
     "counted from earlier calls on"
@@ -56,6 +60,8 @@ IN_PIECES = (
     "looks for ended sequences after pieces of some steps"
 )
 """The launches of a step that runs part by part, where sequences may end early."""
+VERDICT = Serializer()
+"""The form on disk of whether there are kernels for a plan."""
 ROW_KEY = 16
 """The bytes that a sequence takes among the positions by which calls are known."""
 
@@ -99,7 +105,10 @@ class CudaEngine:
 
     def refuse_plan(self, plan: Plan) -> str | None:
         """Returns why this engine cannot run the plan of one part; None if it can."""
-        return self.missing or refuse(plan)
+        if self.missing or written("refusals.accepts", VERDICT, (plan.key,), plan):
+            return self.missing or None
+        reason: str = made("refusals.refuse", plan)
+        return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Makes the kernel of a schedule: its parts run in order, or beside each other where that pays, and
@@ -243,9 +252,10 @@ def text_of_code(code: DeviceStage | ProductCode) -> str:
 
 
 @cache
-def emulated() -> EmulatedDevice:
+def emulated() -> Device:
     """Returns the emulated GPU, one for all engines."""
-    return EmulatedDevice()
+    device: Device = late_import("emulation.emulator", "cuda").EmulatedDevice()
+    return device
 
 
 def on_gpu(number: int = 0, options: CudaOptions = DEFAULT) -> CudaEngine:

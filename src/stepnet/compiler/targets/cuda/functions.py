@@ -1,4 +1,4 @@
-"""The functions that a kernel calls, as LLVM code for a GPU; `emulated_functions.py` has those for the CPU.
+"""The functions that a kernel calls, as LLVM code for a GPU; `emulation/functions.py` has those for the CPU.
 
     thread, block           who runs
     threads_of_block        the threads of a block
@@ -7,6 +7,7 @@
     barrier, warp_barrier   of all threads of a block; of a warp
     any_of_block            a barrier of a block: whether a number of any of its threads is not 0
     shuffle_down_i32, ...   a number of the lane that is some lanes further, one's own beyond the last
+    shuffle_xor_float32     a number of the lane whose number differs in some bits
     record_error            keeps what the first thread that calls it has found
     fmod, fmodf             remainders of floats, exact as those of C
     acquire, release        of a counter in main memory
@@ -23,7 +24,7 @@
     write_to                writes 16 bytes to the shared memory of another block of the cluster
     arrive, wait            the two halves of a barrier of all blocks of a cluster
 
-All lanes of a warp call `warp_barrier`, `shuffle_down` and the products together, as all threads of a block
+All lanes of a warp call `warp_barrier`, the shuffles and the products together, as all threads of a block
 call `barrier` and `any_of_block`.
 """
 
@@ -42,6 +43,8 @@ define float @shuffle_down_float32(float %x, i32 %lanes) alwaysinline { %a = bit
   %b = call i32 @shuffle_down_i32(i32 %a, i32 %lanes) %r = bitcast i32 %b to float ret float %r }
 define double @shuffle_down_float64(double %x, i32 %lanes) alwaysinline { %a = bitcast double %x to i64
   %b = call i64 @shuffle_down_i64(i64 %a, i32 %lanes) %r = bitcast i64 %b to double ret double %r }
+define float @shuffle_xor_float32(float %x, i32 %bits) alwaysinline { %a = bitcast float %x to i32
+  %b = call i32 @shuffle_xor_i32(i32 %a, i32 %bits) %r = bitcast i32 %b to float ret float %r }
 define float @cut(float %x) alwaysinline { %b = bitcast float %x to i32
   %m = and i32 %b, -65536 %r = bitcast i32 %m to float ret float %r }
 define float @pack_cut(float %a, float %b) alwaysinline { %x = bitcast float %a to i32
@@ -75,6 +78,7 @@ declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
 declare void @llvm.nvvm.barrier0() convergent
 declare void @llvm.nvvm.bar.warp.sync(i32) convergent
 declare i32 @llvm.nvvm.shfl.sync.down.i32(i32, i32, i32, i32) convergent
+declare i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32) convergent
 declare i32 @llvm.nvvm.read.ptx.sreg.ntid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
 define i32 @threads_of_block() alwaysinline { %1 = call i32 @llvm.nvvm.read.ptx.sreg.ntid.x() ret i32 %1 }
@@ -93,6 +97,8 @@ define i32 @any_of_block(i32 %x) alwaysinline convergent {
     selp.u32 $0, 1, 0, p1;}", "=r,r,~{memory}"(i32 %x) convergent ret i32 %r }
 define i32 @shuffle_down_i32(i32 %x, i32 %lanes) alwaysinline convergent {
   %r = call i32 @llvm.nvvm.shfl.sync.down.i32(i32 -1, i32 %x, i32 %lanes, i32 31) ret i32 %r }
+define i32 @shuffle_xor_i32(i32 %x, i32 %bits) alwaysinline convergent {
+  %r = call i32 @llvm.nvvm.shfl.sync.bfly.i32(i32 -1, i32 %x, i32 %bits, i32 31) ret i32 %r }
 define i64 @shuffle_down_i64(i64 %x, i32 %lanes) alwaysinline convergent {
   %low = trunc i64 %x to i32 %s = lshr i64 %x, 32 %high = trunc i64 %s to i32
   %a = call i32 @shuffle_down_i32(i32 %low, i32 %lanes) %b = call i32 @shuffle_down_i32(i32 %high, i32 %lanes)

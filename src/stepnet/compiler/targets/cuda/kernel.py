@@ -18,18 +18,18 @@ from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Call, CalledKernel, Results
-from stepnet.compiler.targets.cuda.choice import ChosenLoop, loop_of
-from stepnet.compiler.targets.cuda.codes import DeviceStage, LoopCode, ProductCode, read_after_loop
-from stepnet.compiler.targets.cuda.constants import CudaConstants
+from stepnet.compiler.targets.cuda.arrays.constants import CudaConstants
+from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
+from stepnet.compiler.targets.cuda.arrays.positions import DeviceLanes, DevicePositions
+from stepnet.compiler.targets.cuda.arrays.products import multiply
+from stepnet.compiler.targets.cuda.arrays.totals import reduced_to_rows, total
+from stepnet.compiler.targets.cuda.codes import STAGES, DeviceStage, LoopCode, ProductCode, read_after_loop
 from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty, get
-from stepnet.compiler.targets.cuda.memory import CudaMemory
+from stepnet.compiler.targets.cuda.loops.kept import ChosenLoop, loop_of
+from stepnet.compiler.targets.cuda.loops.refill import LaidLoop, laid
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
-from stepnet.compiler.targets.cuda.positions import DeviceLanes, DevicePositions
-from stepnet.compiler.targets.cuda.products import multiply
-from stepnet.compiler.targets.cuda.refill import LaidLoop, laid
-from stepnet.compiler.targets.cuda.stages import stage_codes
 from stepnet.compiler.targets.cuda.stored import half_of, with_stored_memories
-from stepnet.compiler.targets.cuda.totals import reduced_to_rows, total
+from stepnet.compiler.targets.cuda.written import written
 from stepnet.compiler.targets.packed import parameters_of, runs_back
 from stepnet.compiler.targets.taken_steps import TakenSteps
 from stepnet.compiler.values.once import computed_once
@@ -100,8 +100,7 @@ class CudaKernel:
     @computed_once
     def stages(self) -> dict[str, tuple[Code, ...]]:
         """The codes of each stage around the loop."""
-        names = "sequence", "before", "after", "ended"
-        return {name: stage_codes(self.plan, name) for name in names}
+        return written("stages.codes_of_stages", STAGES, (self.plan.key,), self.plan)
 
     @computed_once
     def loops(self) -> dict[tuple[int, int | None], ChosenLoop]:

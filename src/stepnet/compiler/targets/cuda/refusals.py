@@ -11,6 +11,11 @@ KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
 STRUCTURE = {"result", "expand", "recur"}
 
 
+def accepts(plan: Plan) -> bool:
+    """Tells whether there are kernels for a plan."""
+    return refuse(plan) is None
+
+
 def refuse(plan: Plan) -> str | None:
     """Returns why there are no kernels for a plan (the operations of a part in their order): a message with
     its first unsupported operation; None if there are.

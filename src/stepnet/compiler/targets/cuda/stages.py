@@ -16,17 +16,18 @@ from llvmlite import ir
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.passes.when import is_of_steps, when
-from stepnet.compiler.plan.plan import Plan, picks, stage
+from stepnet.compiler.plan.plan import Plan, picks
+from stepnet.compiler.plan.stages import stage
 from stepnet.compiler.plan.views import without_reshape
 from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cuda.codes import STAGE_WORDS, DeviceStage, ProductCode
 from stepnet.compiler.targets.cuda.device import LANES
-from stepnet.compiler.targets.cuda.elements import RowOfThread, RowShare, Source, uniform
-from stepnet.compiler.targets.cuda.entry import EntryWriter
-from stepnet.compiler.targets.cuda.places import PlaceWriter
+from stepnet.compiler.targets.cuda.entries.elements import RowOfThread, RowShare, Source, uniform
+from stepnet.compiler.targets.cuda.entries.entry import EntryWriter
+from stepnet.compiler.targets.cuda.entries.places import PlaceWriter
+from stepnet.compiler.targets.cuda.entries.room import ValueRoom, room
+from stepnet.compiler.targets.cuda.entries.statements import Statement, Statements
 from stepnet.compiler.targets.cuda.refusals import refuse
-from stepnet.compiler.targets.cuda.room import ValueRoom, room
-from stepnet.compiler.targets.cuda.statements import Statement, Statements
 from stepnet.compiler.targets.cuda.stored import MULTIPLIED, common_half, half_of
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
@@ -206,6 +207,11 @@ def stage_codes(
         for number in products:
             made.append(form.product_code(number))
     return tuple(made)
+
+
+def codes_of_stages(plan: Plan) -> dict[str, tuple[DeviceStage | ProductCode, ...]]:
+    """Makes the kernels and products of all stages of a plan, by the names of the stages."""
+    return {name: stage_codes(plan, name) for name in EXTENTS}
 
 
 def needed_by_later(forms: dict[str, StageForm], name: str) -> set[int]:

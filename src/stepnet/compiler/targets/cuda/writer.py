@@ -145,4 +145,5 @@ class KernelWriter(Code):
     ) -> DeviceCode:
         """Ends the kernel; returns its code. The parameters are the fields of the code."""
         self.ret_void()
-        return DeviceCode(self.name, str(self.text_module), len(self.words), threads, shared, group, exchange)
+        facts = len(self.words), threads, shared, group, exchange
+        return DeviceCode.of(self.name, str(self.text_module), *facts)

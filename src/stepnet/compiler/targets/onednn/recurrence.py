@@ -225,7 +225,8 @@ class OneDnnRecurrence:
         scale, calibration = precision.scale, None
         if precision.dtype == "int8" and scale is not None:
             calibration = Calibration(scale, precision.shift, ())
-        return replace(self, dtype=precision.dtype, calibration=calibration)
+        dtype = precision.dtype if precision.is_low else self.dtype
+        return replace(self, dtype=dtype, calibration=calibration)
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "OneDnnRecurrence":
         """Returns this recurrence with int8 scales for these weights; unchanged if it is not in int8.

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.targets import Order, checked_engine
-from stepnet.compiler.trace.step import Spec
+from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.records import dataclass
-from stepnet.model.differentiable import ModelNet
+from stepnet.model.gradients.differentiable import ModelNet
 from stepnet.model.precisions import with_rounded_weights
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN

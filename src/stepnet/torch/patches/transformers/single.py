@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepnet.compiler.targets import Order
-from stepnet.model.differentiable import ModelNet, SingleStep
+from stepnet.model.gradients.differentiable import ModelNet, SingleStep
 from stepnet.torch.arrays import borrowed, tensor_of, view_of
 from stepnet.torch.pytorch import pytorch
 

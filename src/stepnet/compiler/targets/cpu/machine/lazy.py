@@ -11,20 +11,22 @@ from typing import Any
 from stepnet.compiler.values.fork_guard import run_without_fork
 
 
-def lazy_import(module: str) -> Any:
+def lazy_import(module: str, target: str = "cpu") -> Any:
     """Imports and returns a module that generates code, which takes long, only now that it is needed.
 
-    module: its folder and name, such as "products.arithmetic".
+    module: its folder and name, such as "products.arithmetic". target: the folder of its target.
     """
 
     def load() -> Any:
         """Loads the LLVM library, which the module needs, and imports the module."""
         import_module("stepnet.compiler.targets.cpu.machine.room").load_llvm()
-        return import_module(f"stepnet.compiler.targets.cpu.{module}")
+        return import_module(f"stepnet.compiler.targets.{target}.{module}")
 
     return run_without_fork(load)
 
 
-def late_import(module: str) -> Any:
-    """Imports and returns a module that generates no code, such as "running.ending", when it is needed."""
-    return run_without_fork(lambda: import_module(f"stepnet.compiler.targets.cpu.{module}"))
+def late_import(module: str, target: str = "cpu") -> Any:
+    """Imports and returns a module that generates no code, such as "running.ending", when it is needed.
+    target: the folder of its target.
+    """
+    return run_without_fork(lambda: import_module(f"stepnet.compiler.targets.{target}.{module}"))

@@ -34,7 +34,7 @@ from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.block_arrays import BlockArrays
 from stepnet.compiler.targets.cpu.running.call_block import Turn, turn_of
-from stepnet.compiler.targets.cpu.running.finish import total_task
+from stepnet.compiler.targets.cpu.running.finish_tasks import total_task
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
 from stepnet.compiler.targets.cpu.running.moves import pieces_of
 from stepnet.compiler.targets.cpu.running.native import Native

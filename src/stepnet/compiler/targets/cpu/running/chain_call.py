@@ -11,10 +11,10 @@ has no machine code behind them (`finish.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, chain, pairwise
 from math import ceil, prod
-from operator import call
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -55,6 +55,8 @@ LARGE = 2**18
 """The size in bytes from which values that only kernels of a chain read have new arrays at each call."""
 MOST_PER_STEP = 16
 """The largest number of results for each step of a sequence in calls whose lengths are arguments."""
+results_of: Callable[[Any], Results] = partial(cast("Any", tuple).__new__, Results)
+"""Makes `Results` of three lists, without a function of Python in between."""
 Run = Callable[[list[Any]], bool]
 """A function that runs prepared calls on arrays. It returns False, having run nothing, if one of them is None
 or of a subclass of `numpy.ndarray`; it raises `InputError` if an index is outside its table.
@@ -215,8 +217,11 @@ class PreparedChainCall:
             self.tables[0].write(rows, total, len(table))
             tables, counts = (table,), (rows, total)
         _, along_steps, _, makers, joint = self.new
-        made = [new(counts[size]) for size, new in along_steps]
-        made.extend(map(call, makers.get(rows) or self.new.makers_for(rows)))
+        made = list[Array]()
+        for size, new_of in along_steps:  # one or two, for which a comprehension takes longer
+            made.append(new_of(counts[size]))
+        for new in makers.get(rows) or self.new.makers_for(rows):
+            made.append(new())
         for several in joint:
             made += several()
         if self.shared.order:
@@ -228,7 +233,7 @@ class PreparedChainCall:
         if not self.in_order:
             made = [made[place] for place in self.wanted]
         outputs, rows, end = self.ends
-        return Results(made[:outputs], made[outputs:rows], made[rows:end])
+        return results_of((made[:outputs], made[outputs:rows], made[rows:end]))
 
     def write(self, places: Places) -> tuple[list[Array], Sequence[int]]:
         """Writes the places of a call's sequences to the tables of all axes of steps. Returns the arrays that

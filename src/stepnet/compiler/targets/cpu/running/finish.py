@@ -11,36 +11,32 @@ sequence and step by step. So results do not depend on the layout of the call, i
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from itertools import pairwise
-from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.totals import total_of
-from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
+from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
-from stepnet.compiler.targets.cpu.lower.needs import FLOATS, direct, tasks_of
+from stepnet.compiler.targets.cpu.lower.needs import direct, tasks_of
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape, aligned, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
-from stepnet.compiler.targets.cpu.products.contract import Contract, contract
-from stepnet.compiler.targets.cpu.running.sums import Sums, reduced
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.values.records import dataclass
 
-if TYPE_CHECKING:  # few plans have functions of totals
+if TYPE_CHECKING:  # few plans have work after the loop
     from stepnet.compiler.targets.cpu.lower.totals import TotalFunctions
+    from stepnet.compiler.targets.cpu.products.contract import Contract
+    from stepnet.compiler.targets.cpu.running.sums import Sums
 
 T = TypeVar("T")
 Slot = tuple[str, int]
 """An array of a call: its kind, and its position among those of this kind."""
-ABREAST = 8
-"""The number of rows from which NumPy adds the numbers of a single column in parallel sums."""
 
 
 @dataclass(frozen=True)
@@ -193,13 +189,14 @@ class FinishCall:
         self.where.setdefault(number, found)
         return found
 
-    def task(self, numbers: Sequence[int]) -> Contract | Sums:
+    def task(self, numbers: Sequence[int]) -> "Contract | Sums":
         """Prepares the machine code of a reduction over steps, or of a total (over all rows), for the
         sequences of the call.
 
         numbers: the node, one of those that have machine code (`tasks_of`), or several contracts (sums of
             outer products) that share operands.
         """
+        made = late_import("running.finish_tasks")
         net, node = self.plan.net, self.plan.net.nodes[numbers[0]]
         types = [net.type_of(number) for number in node.inputs]
         places = self.places if types[0].extent == STEPS else np.arange(self.positions.rows)
@@ -207,11 +204,11 @@ class FinishCall:
             products = [net.nodes[number].inputs for number in numbers]
             by_number = {number: net.type_of(number) for operands in products for number in operands}
             offsets = self.offsets if node.type.extent == ROWS else None
-            return contract_task(node, products, by_number, places, self.processor, offsets)
+            return made.contract_task(node, products, by_number, places, self.processor, offsets)
         if node.type.extent == CONST:
-            return total_task(node, types, places, self.processor)
+            return made.total_task(node, types, places, self.processor)
         how: str = node.attributes["how"]
-        return Sums(types[0].size, types[0].dtype, places, self.offsets, self.processor, how)
+        return made.Sums(types[0].size, types[0].dtype, places, self.offsets, self.processor, how)
 
     def arrays_of(self, numbers: Sequence[int]) -> list[int]:
         """Lists the nodes whose arrays a task reads and writes, in the order of its arguments. numbers: the
@@ -296,16 +293,19 @@ class FinishCall:
         """Computes the value of a node that has no machine code: a reduction over the steps of each sequence,
         or a total (a value over all rows). operands: the values of the node's inputs.
         """
+        made = late_import("running.finish_tasks")
         if node.operation == "contract" and node.type.extent == ROWS:
             pieces = [[array[self.places[a:b]] for array in operands] for a, b in pairwise(self.offsets)]
-            made = [total(node, piece, self.processor) for piece in pieces]
-            return np.array(made).reshape(-1, *node.type.shape)
+            totals = [made.total(node, piece, self.processor) for piece in pieces]
+            return np.array(totals).reshape(-1, *node.type.shape)
         if node.type.extent == ROWS:
-            return reduced(node.attributes["how"], operands[0], self.places, self.offsets, self.processor)
+            return made.reduced(
+                node.attributes["how"], operands[0], self.places, self.offsets, self.processor
+            )
         types = [self.plan.net.type_of(number) for number in node.inputs]
         pairs = zip(types, operands, strict=True)
         packed = [array[self.places] if type_.extent == STEPS else array for type_, array in pairs]
-        return total(node, packed, self.processor)
+        return made.total(node, packed, self.processor)
 
     def copy(self, values: Mapping[int, Array], totals: Sequence[Array]) -> None:
         """Copies the totals (values over all rows) that no machine code writes, as they are constants or
@@ -318,9 +318,8 @@ class FinishCall:
 
     def release(self) -> None:
         """Returns the buffers for computing gradients of weights to the pool of memory."""
-        for task in self.tasks.values():
-            if isinstance(task, Contract):
-                task.release()
+        if self.tasks:
+            late_import("running.finish_tasks").release(self.tasks.values())
 
 
 def joined(net: Net, numbers: Collection[int]) -> list[tuple[int, ...]]:
@@ -341,51 +340,3 @@ def joined(net: Net, numbers: Collection[int]) -> list[tuple[int, ...]]:
         task.append(number)
         task_of |= dict.fromkeys(keys, task)
     return [*map(tuple, tasks)]
-
-
-def contract_task(
-    node: Node,
-    products: Sequence[tuple[int, ...]],
-    types: Mapping[int, Type],
-    places: Array,
-    processor: Processor,
-    offsets: Array | None,
-) -> Contract:
-    """Prepares the machine code of a contract (a sum of outer products), the gradient of a weight, or of
-    several whose operands have the same rows.
-
-    node: one of them. products: the numbers of the left and the right operand of each.
-    types: the types of the operands, by number. places: the indices of their rows, in order.
-    offsets: where each sequence begins among these, and the end, for a sum for each; None for one over all.
-    """
-    type_ = types[products[0][0]]
-    count = prod(type_.shape[:-1])
-    if len(type_.shape) > 1:
-        places = (places[:, None] * count + np.arange(count)).ravel()
-        offsets = None if offsets is None else offsets * count
-    columns = {number: own.shape[-1] for number, own in types.items()}
-    weights = node.attributes.get("weights")
-    return Contract(products, columns, type_.dtype, places, processor, weights, offsets)
-
-
-def total_task(node: Node, types: Sequence[Type], places: Array, processor: Processor) -> Contract | Sums:
-    """Prepares the machine code of a total (a value over all rows), of one for which there is some, as
-    `is_task` tells. Returns a `Contract` for the gradient of a weight, else `Sums`.
-
-    node: the node. types: those of its operands. places: the indices of the operands' rows, in order.
-    """
-    if node.operation == "contract":
-        return contract_task(node, [(0, 1)], dict(enumerate(types)), places, processor, None)
-    dtype, size, how = types[0].dtype, types[0].size, node.attributes["how"]
-    one = how == "sum" and size == 1 and len(places) >= ABREAST and dtype in FLOATS
-    return Sums(size, dtype, places, np.array([0, len(places)]), processor, "pairwise" if one else how)
-
-
-def total(node: Node, operands: Sequence[Array], processor: Processor) -> Array:
-    """Computes the value of a node that combines all rows: by machine code for a contract (the gradient of a
-    weight), else by NumPy. operands: the values of the node's inputs.
-    """
-    if node.operation == "contract":
-        left, right = operands
-        return contract(left, right, processor, weights=node.attributes.get("weights"))
-    return total_of(node, [*operands])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from struct import Struct
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
 from stepnet.compiler.targets.cpu.costs import machine_for
 from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, CALL_WORDS, WORDS
+from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
@@ -27,10 +29,12 @@ from stepnet.compiler.targets.cpu.running.form import (
     offsets_by_axis,
     words_of,
 )
-from stepnet.compiler.targets.cpu.running.refill import Refill
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
 from stepnet.errors import IndexOutsideError
+
+if TYPE_CHECKING:
+    from stepnet.compiler.targets.cpu.running.refill import Refill
 
 # The number of sequences per call of machine code, so that interrupts are handled in between.
 SEQUENCES = 256
@@ -105,8 +109,10 @@ class Native:
             values = constant_values(self.plan, like)
             wanted = () if self.finish is None else tuple(self.finish.constants)
             entries = self.compiled.constants
-            self.refill = Refill(self.plan, entries, self.constants, like, values, wanted, self.processor)
-        known = self.refill(parameters)
+            facts = self.plan, entries, self.constants, like, values, wanted, self.processor
+            self.refill = late_import("running.refill").Refill(*facts)
+        refill: Any = self.refill
+        known = refill(parameters)
         if self.finish is not None:
             self.finish.constants.update({number: array.copy() for number, array in known.items()})
         return True

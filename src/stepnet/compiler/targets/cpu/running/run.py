@@ -20,7 +20,6 @@ from stepnet.compiler.targets.cpu.machine.memory import POOL
 from stepnet.compiler.targets.cpu.running.chain import KernelChain
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
-from stepnet.compiler.targets.cpu.running.steps import RowSteps, runs_steps
 
 
 class Runner:
@@ -56,7 +55,7 @@ class Runner:
         """Prepares single steps of some rows (sequences) of this call, as a stream takes them. A step reads
         the memories (recurrent states) of `call` and writes those of `results`.
         """
-        made = RowSteps(self.native, call, results) if runs_steps(self.native) else None
+        made: Steps | None = late_import("running.steps").steps_of(self.native, call, results)
         return made or CalledSteps(self, call, results)
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:

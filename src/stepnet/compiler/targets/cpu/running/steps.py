@@ -160,12 +160,15 @@ class RowSteps:
         return prepared
 
 
-def runs_steps(native: Native) -> bool:
-    """Tells whether a kernel (compiled part) can run single steps of some rows in machine code. It cannot if
-    a step has inner sequences, if there is work after the loop, or if values computed once per sequence
+def steps_of(native: Native, call: Call, results: Results) -> RowSteps | None:
+    """Prepares single steps of a kernel (compiled part) of some rows; None if machine code cannot run them:
+    if a step has inner sequences, if there is work after the loop, or if values computed once per sequence
     depend on the initial memory.
+
+    call, results: the call whose memories a step reads, and the results that it writes.
     """
     compiled = native.compiled
     memories = set(compiled.arguments["initial"])
     once = compiled.sequences is None or memories.isdisjoint(compiled.sequence_arguments)
-    return once and not compiled.axes and native.finish is None and compiled.ended is None
+    runs = once and not compiled.axes and native.finish is None and compiled.ended is None
+    return RowSteps(native, call, results) if runs else None

@@ -7,18 +7,14 @@ from itertools import product
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.lanes import LanePace
-from stepnet.compiler.targets.cuda.tensor.costs import (
-    facts_of,
-    groups_at_once,
-    pace,
-    paced_time,
-    step_time,
-)
+from stepnet.compiler.targets.cuda.loops.lanes import LanePace
+from stepnet.compiler.targets.cuda.tensor.costs import groups_at_once, pace, paced_time, step_time
+from stepnet.compiler.targets.cuda.tensor.facts import facts_of
 from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.targets.cuda.tensor.registers import fitted, limit, registers, without_operands
 from stepnet.compiler.targets.cuda.tensor.shape import (
     LAUNCHED,
+    PLAIN_PARTS,
     TensorExchange,
     TensorSchedule,
     TensorShape,
@@ -33,6 +29,8 @@ PARTS = (1, 2, 4)
 """The warps that divide a sum, as they are tried."""
 MANY_PARTS, MANY = 8, 8_000_000
 """More warps that are tried, so that their registers hold more: from so many bytes of weights on."""
+PLAIN_ROWS = (1, 2, 4)
+"""The sequences of a block that are tried where plain units multiply."""
 SEVERAL: tuple[TensorExchange, ...] = ("cluster", "tagged")
 """The exchanges of several blocks that are tried: one by a counter is never faster than one by tags."""
 ALONE_AHEAD = (16, 8, 4)
@@ -110,7 +108,7 @@ def chosen(
         if LAUNCHED[shape.schedule.exchange] == "grid":
             at_once = groups_at_once(shape, device, facts, needed)[0]
         speed = pace(shape, rows, device, facts, needed)
-        microseconds = paced_time(speed, rows)
+        microseconds = paced_time(speed, rows, shape.schedule.rows)
         found.append(TensorChoice(shape, microseconds, time.bound, at_once, facts.is_measured, speed))
     return sorted(found, key=lambda choice: choice.microseconds)
 
@@ -140,6 +138,9 @@ def schedules(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iter
         for blocks, parts, ahead in product((1, *BLOCKS), PARTS, ALONE_AHEAD):
             yield TensorSchedule(blocks, "alone", numbers, 1, parts, 0, ahead)
         return
+    if numbers == "float32":
+        for rows in PLAIN_ROWS:
+            yield TensorSchedule(1, "plain", numbers, 1, PLAIN_PARTS, 0, 2, rows=rows)
     groups: list[tuple[int, TensorExchange]] = [(1, "block")]
     groups += product(BLOCKS, SEVERAL)
     alone = TensorShape(step, TensorSchedule(numbers=numbers))

@@ -8,16 +8,16 @@
     reads        of values of the step, where nothing else takes as long
 
 A product of the tensor cores that waits for the one before takes 25 cycles, which is less than its operands
-take. The facts of the H100 were fitted to the kernels of docs/design/gpu.md; those of others are estimates.
+take. The facts of devices are in `facts.py`.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from math import ceil, log2
 
 from stepnet.compiler.targets.cuda.device import DeviceFacts
-from stepnet.compiler.targets.cuda.lanes import LanePace
-from stepnet.compiler.targets.cuda.tensor.shape import ROWS, TensorShape
+from stepnet.compiler.targets.cuda.loops.lanes import LanePace
+from stepnet.compiler.targets.cuda.tensor.facts import H100, TensorFacts
+from stepnet.compiler.targets.cuda.tensor.shape import TensorShape
 from stepnet.compiler.targets.cuda.tensor.step import TensorStep
 from stepnet.compiler.values.records import dataclass
 
@@ -30,6 +30,12 @@ MOVED = 6
 """The instructions that read or write an element in main memory."""
 WIDE = 4
 """The turns of shared memory for a read of 16 bytes by each thread of a warp."""
+PLAIN_READ, PLAIN_SHUFFLE = 2.0, 3.0
+"""The instructions of plain units for a read of four numbers, and to hand on a sum, with its addition."""
+PLAIN_WAITS = 40.0
+"""The instructions of a chain that take as long as a read of shared memory and two shuffles, 76 cycles, which
+products by plain units wait for. Nothing of it was measured.
+"""
 BLOCK_ROWS = 4
 """The sequences of a block that does without tensor cores."""
 BLOCK_READS, CACHE_READS = 60e3, 5.5e6
@@ -42,78 +48,6 @@ statics, of the first inputs. Nothing of it was measured.
 """
 SCHEDULERS = 4
 """The schedulers of a multiprocessor."""
-
-
-@dataclass(frozen=True)
-class ExchangeCost:
-    """Microseconds of an exchange: alone, for each doubling of the blocks, and for each thousand pieces.
-
-    A piece is 16 bytes that a block reads through the second cache, or writes to another block.
-    """
-
-    alone: float
-    doubling: float
-    pieces: float
-
-
-@dataclass(frozen=True)
-class TensorFacts:
-    """The times of a device, in microseconds.
-
-    is_measured: whether they were fitted to measurements on it.
-    loop: of a step. warp: of an instruction of a warp that waits for its own.
-    scheduler: of an instruction of a warp for its scheduler, which has others. wait: between two instructions
-        of a chain.
-    barrier: of a block. read: of a value in main memory. shared: of a byte in shared memory.
-    exchanges: by the kind of exchange. clusters: how many run at once, by their blocks.
-    crowd: the further time of a step for each further block on a multiprocessor, as a fraction.
-    """
-
-    is_measured: bool
-    loop: float
-    warp: float
-    scheduler: float
-    wait: float
-    barrier: float
-    read: float
-    shared: float
-    exchanges: Mapping[str, ExchangeCost]
-    clusters: Mapping[int, int]
-    crowd: float
-
-    def slower(self, factor: float) -> "TensorFacts":
-        """Returns the facts of a device that takes `factor` times as long for all, as an estimate."""
-        times = "loop", "warp", "scheduler", "wait", "barrier", "read", "shared"
-        return replace(self, is_measured=False, **{name: factor * getattr(self, name) for name in times})
-
-
-H100 = TensorFacts(
-    is_measured=True,
-    loop=0.042,
-    warp=0.97e-3,
-    scheduler=0.49e-3,
-    wait=0.9e-3,
-    barrier=0.156,
-    read=0.377,
-    shared=1 / (127 * 1.98e3),
-    exchanges={
-        "grid": ExchangeCost(1.007, 0, 0.22),
-        "tagged": ExchangeCost(0.232, 0.028, 0.29),
-        "cluster": ExchangeCost(0.439, 0, 0.64),
-    },
-    clusters={2: 66, 4: 30, 8: 15, 16: 7},
-    crowd=0.3,
-)
-H200 = replace(H100, is_measured=False)
-A100 = H100.slower(1.98 / 1.41)
-DEVICES = {"H100": H100, "H200": H200, "A100": A100}
-"""The facts of devices, by a word of their names."""
-
-
-def facts_of(device: DeviceFacts) -> TensorFacts:
-    """Returns the facts of a device: by its name, or else an estimate by its compute capability."""
-    named = [facts for word, facts in DEVICES.items() if word in device.name]
-    return named[0] if named else replace(H100 if device.capability >= (9, 0) else A100, is_measured=False)
 
 
 @dataclass(frozen=True)
@@ -146,7 +80,7 @@ def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
     return StepTime(
         facts.loop,
         max(instruction * multiplying(shape), read_bytes(shape) * facts.shared),
-        instruction * values + facts.wait * waits(step, elementary),
+        instruction * values + facts.wait * (waits(step, elementary) + plain_waits(shape)),
         exchange_time(shape, facts),
         0.0 if step.lefts else facts.read / schedule.ahead,
     )
@@ -155,6 +89,8 @@ def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
 def multiplying(shape: TensorShape) -> float:
     """Returns the instructions of a warp for the products of a step: of tensor cores, and for operands."""
     step, schedule = shape.step, shape.schedule
+    if shape.is_plain:
+        return plain_instructions(shape)
     fetched = max((facts.fetched for facts in shape.multiplied), default=0)
     late = max((facts.fetched for facts in shape.multiplied if facts.is_split), default=0)
     count = float(shape.away * (fetched + WIDE) + schedule.unsplit * late)
@@ -168,9 +104,26 @@ def multiplying(shape: TensorShape) -> float:
     return count
 
 
+def plain_instructions(shape: TensorShape) -> float:
+    """Returns the instructions of a warp for the products of a step by plain units."""
+    count, rows = 0.0, shape.schedule.rows
+    for each in shape.step.sums.values():
+        reads = rows * sum(shape.depth(each, left) for left in each.lefts)
+        handed = {1: 2, 2: 2, 4: 3}[rows]
+        count += reads * (PLAIN_READ + 4 * each.results) + each.results * PLAIN_SHUFFLE * handed
+    return count
+
+
+def plain_waits(shape: TensorShape) -> float:
+    """Returns what the products of a step by plain units wait for, in instructions of a chain."""
+    return PLAIN_WAITS * len(shape.step.phases) if shape.is_plain else 0.0
+
+
 def read_bytes(shape: TensorShape) -> int:
     """Returns the bytes of weights and left operands that a block reads from shared memory at each step."""
     depth = sum(shape.depth(each, left) for each in shape.step.sums.values() for left in each.lefts)
+    if shape.is_plain:  # a read of 16 bytes by each of four lanes takes a turn
+        return depth * shape.schedule.rows * shape.warps * 128
     return shape.away * shape.operand_bytes + (0 if shape.is_direct else depth * shape.threads * 8)
 
 
@@ -232,7 +185,7 @@ def pace(shape: TensorShape, rows: int, device: DeviceFacts, facts: TensorFacts,
     alone, together = groups_at_once(shape, device, facts, registers)
     if shape.schedule.exchange in ("grid", "tagged"):
         together = 1
-    used = max(1, min(together, ceil(-(-rows // ROWS) / alone)))
+    used = max(1, min(together, ceil(-(-rows // shape.schedule.rows) / alone)))
     exchange = exchange_time(shape, facts) / max(1, shape.step.exchanges)
     step = (1 + facts.crowd * (used - 1)) * step_time(shape, facts).total
     return LanePace(alone * used, step, TURN_READS * facts.read + 2 * exchange)
@@ -242,12 +195,14 @@ def batch_time(
     shape: TensorShape, rows: int, device: DeviceFacts, facts: TensorFacts, registers: int
 ) -> float:
     """Estimates the microseconds of a step of `rows` sequences: of all turns that the groups take."""
-    return paced_time(pace(shape, rows, device, facts, registers), rows)
+    return paced_time(pace(shape, rows, device, facts, registers), rows, shape.schedule.rows)
 
 
-def paced_time(found: LanePace, rows: int) -> float:
-    """Estimates the microseconds of a step of `rows` sequences at a pace: of all turns that groups take."""
-    return ceil(-(-rows // ROWS) / found.at_once) * found.step
+def paced_time(found: LanePace, rows: int, together: int) -> float:
+    """Estimates the microseconds of a step of `rows` sequences at a pace: of all turns that groups take.
+    together: the sequences of a group.
+    """
+    return ceil(-(-rows // together) / found.at_once) * found.step
 
 
 def block_time(step: TensorStep, rows: int, device: DeviceFacts) -> float:

@@ -75,7 +75,7 @@ class ExchangeWriter(PlacesWriter):
         for unit, each in zip(self.units, value, strict=True):
             each, is_unit = converted(self, each, self.step.dtype(left), "float32"), self.is_unit(size, unit)
             each = each if is_unit is None else self.select(is_unit, each, ir.Constant(F32, 0.0))
-            if left in self.step.summed:
+            if left in self.shape.summed:
                 for lanes in (16, 8, 4):  # lanes with the same remainder by 4 have the same sequence
                     other = self.function_call("shuffle_down_float32", F32, [each, ir.Constant(I32, lanes)])
                     each = self.fadd(each, other)
@@ -87,7 +87,7 @@ class ExchangeWriter(PlacesWriter):
     @contextmanager
     def by_publishers(self, left: int) -> Generator[None]:
         """Context in which code is written for the lanes that publish a left operand."""
-        if left in self.step.summed:
+        if left in self.shape.summed:
             with self.when(self.icmp_signed("==", self.quad, self.number(0))):
                 yield
         else:
@@ -96,7 +96,7 @@ class ExchangeWriter(PlacesWriter):
     def published_unit(self, left: int, element: int) -> Value:
         """Writes the unit, or the number of the sum of units, that an element is published as."""
         unit = self.units[element]
-        return self.sdiv(unit, self.number(SUMMED)) if left in self.step.summed else unit
+        return self.sdiv(unit, self.number(SUMMED)) if left in self.shape.summed else unit
 
     def wait_for_group(self, turn: Value) -> None:
         """Writes a barrier of all blocks of the group: each counts itself, and waits until all have."""

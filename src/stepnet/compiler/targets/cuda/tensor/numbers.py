@@ -25,7 +25,7 @@ class NumbersFacts:
     depth: the products that an operand of 16 bytes of each thread adds to a sum.
     instruction: those that an instruction of the tensor cores adds: 8 of tf32, or 16 of bfloat16.
     terms: the instructions, by what they take of an operand of weights and of values, in the order of the
-        sums: one of the numbers that both are made of (`TensorProductWriter.halves`).
+        sums: one of the numbers that both are made of (`operands.halves`).
     read, fetched: the instructions that read an operand of values, and one of weights from shared memory.
     resident, unsplit: the registers of an operand of weights that stays there as it is multiplied, and as it
         is stored, from which it is made anew at each step.

@@ -3,7 +3,7 @@
 A thread holds a value as up to four elements: of 2 units x 2 sequences. Left operands of products are in
 shared memory as [unit][sequence], or in bfloat16 as [pair of units][sequence][unit], each in two places,
 which alternate from step to step, so that a step needs one barrier; or in one place, where warps that divide
-a sum meet at a barrier of their own.
+a sum meet at a barrier of their own. Where plain units multiply they are there as [sequence][unit].
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -15,8 +15,8 @@ from stepnet.compiler.targets.cpu.writing.code import I32, I64
 from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.codes import ENDING_WORDS, LOOP_WORDS
 from stepnet.compiler.targets.cuda.device import LANES
-from stepnet.compiler.targets.cuda.lane_code import lane_at
-from stepnet.compiler.targets.cuda.tensor.shape import COUNTER_BYTES, ROWS, UNITS, TensorShape
+from stepnet.compiler.targets.cuda.loops.lane_code import lane_at
+from stepnet.compiler.targets.cuda.tensor.shape import COUNTER_BYTES, PLAIN_PARTS, UNITS, TensorShape
 from stepnet.compiler.targets.cuda.writer import KernelWriter, Value
 from stepnet.compiler.values.records import dataclass
 
@@ -87,16 +87,29 @@ class PlacesWriter(KernelWriter):
         self.columns = [
             self.add(self.add(self.in_quad, self.in_quad), self.and_(e, number(1))) for e in self.places
         ]
+        if shape.is_plain:
+            self.place_on_plain_units()
         self.is_reverse = self.icmp_signed("!=", self.word("reverse"), number(0))
         self.values: dict[int, Elements] = {}
+
+    def place_on_plain_units(self) -> None:
+        """Writes a thread's unit and sequence where plain units multiply: lanes that follow one another have
+        the same unit.
+        """
+        number = self.number
+        self.part = self.and_(self.lane, number(PLAIN_PARTS - 1))
+        each = number(LANES // PLAIN_PARTS)
+        self.units = [self.add(self.mul(self.warp, each), self.sdiv(self.lane, number(PLAIN_PARTS)))]
+        self.columns = [self.and_(self.part, number(self.schedule.rows - 1))]
 
     @contextmanager
     def by_owners(self) -> Generator[None]:
         """Context in which code is written for one of the threads that compute the same elements."""
-        if self.schedule.parts <= 4:
+        owners = min(4, self.schedule.rows) if self.shape.is_plain else 4
+        if self.schedule.parts <= owners:
             yield
         else:
-            with self.when(self.icmp_signed("<", self.part, self.number(4))):
+            with self.when(self.icmp_signed("<", self.part, self.number(owners))):
                 yield
 
     def is_given(self, name: str) -> Value:
@@ -137,7 +150,7 @@ class PlacesWriter(KernelWriter):
 
     def places_of(self, turn: Value) -> TensorPlaces:
         """Writes loads of what the lanes do in a turn."""
-        lanes = [lane_at(self, turn, column, ROWS) for column in self.columns]
+        lanes = [lane_at(self, turn, column, self.schedule.rows) for column in self.columns]
         rows, counts = [lane.row for lane in lanes], [self.low(lane.count) for lane in lanes]
         lasts = elements(self.larger(self.sub(n, ir.Constant(I32, 1)), ir.Constant(I32, 0)) for n in counts)
         placed = [] if self.step.flag is None else [self.read_number(self.pointer("places"), n) for n in rows]
@@ -214,8 +227,12 @@ class PlacesWriter(KernelWriter):
         place = number(places * self.step.lefts.index(left))
         if places > 1:
             place = self.add(parity, place)
+        rows = self.schedule.rows
+        if self.shape.is_plain:
+            row = self.add(self.mul(place, number(rows)), row)
+            return self.mul(self.add(self.mul(row, number(width)), unit), number(4))
         unit = self.add(self.mul(place, number(width)), unit)
-        word = self.mul(self.add(self.mul(unit, number(ROWS)), row), number(4))
+        word = self.mul(self.add(self.mul(unit, number(rows)), row), number(4))
         return word if within is None else self.add(word, within)
 
     def shared_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:

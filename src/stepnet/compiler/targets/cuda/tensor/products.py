@@ -8,14 +8,12 @@ from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.functions import F32, FOUR, QUAD
 from stepnet.compiler.targets.cuda.tensor.exchanges import ExchangeWriter
 from stepnet.compiler.targets.cuda.tensor.numbers import FACTS, Numbers
+from stepnet.compiler.targets.cuda.tensor.operands import packed, values_of, weights_of
 from stepnet.compiler.targets.cuda.tensor.places import Elements, elements
 from stepnet.compiler.targets.cuda.tensor.step import StepRows, UnitSum
 from stepnet.compiler.targets.cuda.writer import Value
 
 ZERO, ONE = ir.Constant(F32, 0.0), ir.Constant(F32, 1.0)
-PAIR = ir.LiteralStructType([F32] * 2)
-ROUNDED = ("tf32", "tf32-float16")
-"""The numbers of which each is one of tf32, and not two."""
 TF32_HALF = 1 << 12
 """Half of the last digit of a number of tf32, among the bits of float32."""
 READ_AT_ONCE = 4
@@ -28,47 +26,6 @@ that are multiplied.
 
 class TensorProductWriter(ExchangeWriter):
     """Writer of products: their operands, which are loaded once, and their sums."""
-
-    def halves(self, x: Value, count: int) -> Elements:
-        """Writes x as a sum of one or two numbers of tf32."""
-        high = self.function_call("tf32", F32, [x])
-        return [high] if count == 1 else [high, self.function_call("tf32", F32, [self.fsub(x, high)])]
-
-    def thirds(self, pair: Elements, count: int) -> Elements:
-        """Writes two numbers as sums of two or three numbers of bfloat16, largest first, each cut off. Three
-        are as much as a number of float32. A register has one of both.
-        """
-        found = [self.function_call("pack_cut", F32, pair)]
-        for _ in range(count - 1):
-            pair = [self.fsub(x, self.function_call("cut", F32, [x])) for x in pair]
-            found.append(self.function_call("pack_cut", F32, pair))
-        return found
-
-    def values_of(self, values: Elements, numbers: Numbers) -> Elements:
-        """Writes what the tensor cores multiply of one register of values: a number, or two where weights
-        have 16 bits.
-        """
-        if numbers == "bfloat16":
-            return values if self.shape.is_packed else [self.function_call("pack", F32, values)]
-        if FACTS[numbers].instruction == 16:
-            return self.thirds(values, len(FACTS[numbers].terms))
-        count = 1 if numbers in ROUNDED else 2
-        return [half for x in values for half in self.halves(x, count)]
-
-    def weights_of(self, register: Value, numbers: Numbers) -> Elements:
-        """Writes what the tensor cores multiply of one register of weights, as `packed` makes it."""
-        if FACTS[numbers].instruction == 16:
-            return [register]
-        if FACTS[numbers].depth == 16:
-            pair = self.function_call("unpack_half", PAIR, [register])
-            return [self.extract_value(pair, n) for n in range(2)]
-        return self.halves(register, 1 if numbers in ROUNDED else 2)
-
-    def packed(self, weights: Elements, numbers: Numbers) -> Value:
-        """Writes one register of weights: a number, or two of 16 bits, the first in the lower half."""
-        if len(weights) == 1:
-            return weights[0]
-        return self.function_call("pack" if FACTS[numbers].instruction == 16 else "pack_half", F32, weights)
 
     def ks(self, first_k: Value, numbers: Numbers, k: int, half: int) -> list[Value]:
         """Writes the rows of a thread's register in the operand number k: one, or two of 16 bits."""
@@ -117,11 +74,11 @@ class TensorProductWriter(ExchangeWriter):
         weights = list[Value]()
         for r in range(4):
             ks = self.ks(first_k, numbers, k, r >> 1)
-            weights.append(self.packed([self.weight(rows, row, units[r]) for row in ks], numbers))
+            weights.append(packed(self, [self.weight(rows, row, units[r]) for row in ks], numbers))
         further = self.shape.places[each.node, gate, place] + k - self.schedule.resident
         away = further - self.schedule.unsplit
         if further < 0 or (away < 0 and not FACTS[numbers].is_split):
-            return [self.weights_of(weight, numbers) for weight in weights]
+            return [weights_of(self, weight, numbers) for weight in weights]
         if away < 0:
             return weights
         four: Value = ir.Constant(FOUR, ir.Undefined)
@@ -141,7 +98,7 @@ class TensorProductWriter(ExchangeWriter):
         if isinstance(a, list):
             return [self.weights_now(x, numbers) if isinstance(x, ir.Value) else x for x in a]
         four = self.read(FOUR, a, 16)
-        return [self.weights_of(self.extract_element(four, ir.Constant(I32, r)), numbers) for r in range(4)]
+        return [weights_of(self, self.extract_element(four, ir.Constant(I32, r)), numbers) for r in range(4)]
 
     def weights_now(self, register: Value, numbers: Numbers) -> Elements:
         """Writes what the tensor cores multiply of one register of weights, so that it is computed at each
@@ -150,7 +107,7 @@ class TensorProductWriter(ExchangeWriter):
         """
         if FACTS[numbers].depth == 16:
             bits = self.xor(self.bitcast(register, I32), self.zero)
-            return self.weights_of(self.bitcast(bits, F32), numbers)
+            return weights_of(self, self.bitcast(bits, F32), numbers)
         high = self.function_call("tf32_by", F32, [register, self.half])
         return [high, self.function_call("tf32_by", F32, [self.fsub(register, high), self.half])]
 
@@ -181,7 +138,7 @@ class TensorProductWriter(ExchangeWriter):
                     some = range(k, min(depth, k + READ_AT_ONCE if self.shape.is_direct else k + 1))
                     units = [self.ks(first_k, numbers, n, half) for n in some for half in (0, 1)]
                     read = self.read_states(left, parity_of[left], units)
-                b = [self.values_of(read.pop(0), numbers) for _ in range(2)]
+                b = [values_of(self, read.pop(0), numbers, self.shape.is_packed) for _ in range(2)]
                 for gate in range(each.results):
                     self.multiply(chains[gate], self.operand(each, gate, place, k), b, k, each)
         totals = [self.total(its) for its in chains]
@@ -200,9 +157,9 @@ class TensorProductWriter(ExchangeWriter):
         """
         there, found = self.shape.published(left), list[Value]()
         for unit in units[:1] if self.shape.is_packed else units:
-            place = self.smaller(unit, self.number(there - 1)) if left in self.step.summed else unit
+            place = self.smaller(unit, self.number(there - 1)) if left in self.shape.summed else unit
             value = self.read(F32, self.state(left, parity, place, self.quad), 4)
-            if left in self.step.summed:  # warps may multiply more sums than there are
+            if left in self.shape.summed:  # warps may multiply more sums than there are
                 value = self.select(self.icmp_signed("<", unit, self.number(there)), value, ZERO)
             found.append(value)
         return found

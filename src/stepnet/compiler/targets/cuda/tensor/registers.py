@@ -19,6 +19,10 @@ OTHERS = {"float32": (24, 44), "tf32": (44, 68), "bfloat16": (48, 72)}
 """Registers for addresses, places in the loop and temporary numbers, by what float32 is multiplied as:
 within a tight limit, and elsewhere.
 """
+PLAIN_OTHERS = {1: (54, 80), 2: (72, 110), 4: (92, 124)}
+"""The same where plain units multiply, by the sequences of a block, with what is read of these ahead: where a
+block has more than 8 warps, and elsewhere.
+"""
 SPLIT = 12
 """Registers within a tight limit for each number beyond two that one of float32 is made of."""
 READ = {"float32": 2, "tf32": 1, "bfloat16": 1}
@@ -41,6 +45,8 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
     step, schedule = shape.step, shape.schedule
     sums = max((each.results for each in step.sums.values()), default=0)
     values = len(step.memories) + len(step.vectors) + schedule.ahead * len(step.read_sequences)
+    if shape.is_plain:
+        return PLAIN_OTHERS[schedule.rows][limit(shape, device) == MOST] + schedule.rows * sums + values
     ahead = AHEAD if schedule.ahead > 1 and sums else 0
     is_tight = limit(shape, device) <= TIGHT
     most = max((len({j for _, j in facts.terms}) for facts in shape.multiplied), default=0)
@@ -52,8 +58,10 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
 
 def operand_registers(shape: TensorShape, column: Literal["resident", "unsplit"]) -> int:
     """Returns the registers of an operand of weights by a column of the facts of numbers, the most if
-    products multiply different numbers.
+    products multiply different numbers; 4 where plain units multiply.
     """
+    if shape.is_plain:
+        return 4
     return max((getattr(facts, column) for facts in shape.multiplied), default=4)
 
 

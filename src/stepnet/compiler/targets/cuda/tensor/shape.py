@@ -6,6 +6,9 @@ remains for all steps: in registers, or in shared memory. The threads of the 16 
 sequences) of every value, or a part of these, so that elementwise work moves no data. Where 8 warps divide a
 sum, two of them compute each element, and one writes it.
 
+The *plain units* of a multiprocessor multiply as fast where a group has 1, 2 or 4 sequences (`plain.py`).
+Then four lanes of a warp divide the sums of a unit over k, and each holds the unit for one of the sequences.
+
 Widths that are no multiple of the units of all warps are padded: weights of padded units are zero, and
 nothing is written for them.
 """
@@ -27,9 +30,12 @@ SUMMED = 8
 """The units whose sum a warp publishes, of values that are only summed over units."""
 COUNTER_BYTES = 256
 """The bytes before the exchanged values of a group: its counter, in a line that no other group writes to."""
-TensorExchange = Literal["block", "alone", "grid", "tagged", "cluster"]
+PLAIN_PARTS = 4
+"""The lanes that divide the sums of a unit, where plain units multiply."""
+TensorExchange = Literal["block", "plain", "alone", "grid", "tagged", "cluster"]
 LAUNCHED: dict[TensorExchange, Exchange] = {
     "block": "none",
+    "plain": "none",
     "alone": "none",
     "grid": "grid",
     "tagged": "grid",
@@ -43,9 +49,10 @@ class TensorSchedule:
     """The way in which a loop runs on tensor cores.
 
     blocks: the blocks of a group.
-    exchange: how warps see the values of other warps: through shared memory and a barrier of the block;
-        through the second cache, by a counter per group (grid) or a tag beside each value (tagged); or
-        written to the shared memory of all blocks (cluster). For units that are "alone" there is none.
+    exchange: how warps see the values of other warps: through shared memory and a barrier of the block, where
+        tensor cores multiply (block) or, for few sequences, plain units do (plain); through the second cache,
+        by a counter per group (grid) or a tag beside each value (tagged); or written to the shared memory of
+        all blocks (cluster). For units that are "alone" there is none.
     numbers: what float32 is multiplied as; sums are float32. Weights that are stored in 16 bits are
         multiplied as they are (`numbers.py`).
     chains: the number of sums of a warp for each number, added in the end. One is a single chain over k.
@@ -61,6 +68,7 @@ class TensorSchedule:
     places: the places in shared memory of a left operand: 2, which steps use in turn; 1 if the warps that
         divide a sum have met before the next values are written; or 0 if warps read values from the second
         cache as they multiply them ("tagged" only).
+    rows: the sequences of a group: the 8 columns of a product of the tensor cores; 1, 2 or 4 for plain units.
     without: a part that is left out, to see what it costs or that a check notices it: "barrier", "products".
     """
 
@@ -75,11 +83,18 @@ class TensorSchedule:
     states: Literal["float32", "bfloat16"] = "float32"
     unsplit: int = 0
     places: int = 2
+    rows: int = ROWS
     without: str = ""
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for a schedule that does not exist."""
-        if self.exchange != "alone" and (self.exchange == "block") != (self.blocks == 1):
+        is_plain = self.exchange == "plain"
+        if is_plain != (self.rows < ROWS) or (is_plain and (self.parts != PLAIN_PARTS or self.blocks != 1)):
+            raise ValueError(
+                f"a block of plain units has 1, 2 or 4 sequences and {PLAIN_PARTS} parts, and all others "
+                f"have {ROWS} sequences, not {self.rows} and {self.parts} with the exchange {self.exchange!r}"
+            )
+        if self.exchange not in ("alone", "plain") and (self.exchange == "block") != (self.blocks == 1):
             raise ValueError(
                 f"a group of {self.blocks} blocks cannot exchange values by {self.exchange!r}: one does "
                 'by "block", several by "grid", "tagged" or "cluster"'
@@ -98,7 +113,8 @@ class TensorSchedule:
     @property
     def name(self) -> str:
         """A name for people and files."""
-        name = f"{self.exchange}{self.blocks}-{self.numbers}-p{self.parts}-c{self.chains}-a{self.ahead}"
+        count = self.rows if self.exchange == "plain" else self.blocks
+        name = f"{self.exchange}{count}-{self.numbers}-p{self.parts}-c{self.chains}-a{self.ahead}"
         fast = "-fast" if self.functions == "fast" else ""
         packed = "-packed" if self.states == "bfloat16" else ""
         direct = "" if self.places else "-direct"
@@ -107,6 +123,8 @@ class TensorSchedule:
     @property
     def text(self) -> str:
         """A description for people."""
+        if self.exchange == "plain":
+            return f"a block for {self.rows} sequence{'s' * (self.rows > 1)}, plain units, {self.numbers}"
         how = {"block": "", "alone": ""}.get(self.exchange, f" that exchange values by {self.exchange}")
         blocks = f"{self.blocks} blocks{how}" if self.blocks > 1 else "a block"
         return f"{blocks} for {ROWS} sequences, tensor cores, {self.numbers}"
@@ -119,9 +137,21 @@ class TensorShape:
     step: TensorStep
     schedule: TensorSchedule
 
+    @property
+    def is_plain(self) -> bool:
+        """Tells whether the plain units multiply."""
+        return self.schedule.exchange == "plain"
+
+    @property
+    def summed(self) -> set[int]:
+        """The left operands of which sums of some units are published."""
+        return set() if self.is_plain else self.step.summed
+
     @computed_once
     def width(self) -> int:
         """The number of units of all warps, padding included."""
+        if self.is_plain:
+            return -(-self.step.width // UNITS) * UNITS
         depths = [FACTS[self.schedule.numbers].depth, *(self.facts(n).depth for n in self.step.sums.values())]
         whole = lcm(UNITS * self.schedule.blocks, max(depths) * self.schedule.parts)
         return -(-self.step.width // whole) * whole
@@ -134,7 +164,7 @@ class TensorShape:
     @property
     def warps(self) -> int:
         """The warps of a block."""
-        return self.tiles * self.schedule.parts
+        return self.width * PLAIN_PARTS // LANES if self.is_plain else self.tiles * self.schedule.parts
 
     @property
     def elements(self) -> int:
@@ -161,9 +191,13 @@ class TensorShape:
         return FACTS[self.numbers(each)]
 
     def depth(self, each: UnitSum, left: int) -> int:
-        """Returns the instructions of the tensor cores along k, of one warp, for a left operand of a sum."""
+        """Returns the instructions of the tensor cores along k, of one warp, for a left operand of a sum; for
+        plain units the reads of 4 numbers.
+        """
+        if self.is_plain:
+            return self.width // (4 * PLAIN_PARTS)
         share, size = self.facts(each).depth * self.schedule.parts, self.step.size(left)
-        if left in self.step.summed:  # of all tiles that have units
+        if left in self.summed:  # of all tiles that have units
             size = -(-size // UNITS) * UNITS // SUMMED
         return -(-size // share)
 
@@ -189,7 +223,9 @@ class TensorShape:
 
     @computed_once
     def instructions(self) -> int:
-        """The instructions of the tensor cores in a step, of a warp."""
+        """The instructions of a warp in a step that multiply."""
+        if self.is_plain:
+            return 4 * self.operands * self.schedule.rows
         return sum(
             self.depth(each, left) * each.results * len(self.facts(each).terms)
             for each in self.step.sums.values()
@@ -218,12 +254,12 @@ class TensorShape:
 
     @property
     def left_bytes(self) -> int:
-        """The bytes of a place of a left operand, of 8 sequences."""
-        return self.width * ROWS * (2 if self.is_packed else 4)
+        """The bytes of a place of a left operand, of all sequences of a group."""
+        return self.width * self.schedule.rows * (2 if self.is_packed else 4)
 
     def published(self, left: int) -> int:
         """Returns the units of a left operand that warps publish: all, or sums of some, padding included."""
-        return self.width // SUMMED if left in self.step.summed else self.width
+        return self.width // SUMMED if left in self.summed else self.width
 
     def published_bytes(self, left: int) -> int:
         """Returns the bytes of a left operand that warps publish, of 8 sequences."""
@@ -237,7 +273,7 @@ class TensorShape:
     @property
     def sums_bytes(self) -> int:
         """The bytes of shared memory for the sums of the parts of products: of all sums of a phase."""
-        if self.schedule.parts == 1:
+        if self.schedule.parts == 1 or self.is_plain:
             return 0
         sums = self.step.sums
         most = max(sum(sums[n].results for n in phase if n in sums) for phase in self.step.phases)
@@ -292,6 +328,10 @@ class TensorShape:
         held = self.step.held or self.step.summed or self.step.flag is not None
         if self.is_direct and (self.is_packed or held):
             return "its left operands are not all numbers of float32 of the step that multiplies them"
+        if self.is_plain and self.away:
+            return "its weights do not fit registers"
+        if self.is_plain and any(each.weights == "bfloat16" for each in self.step.sums.values()):
+            return "its products round to bfloat16"
         if self.threads > 1024:
             return f"a block would have {self.threads} threads, and 1024 is the most"
         if self.schedule.exchange == "cluster" and self.schedule.blocks > facts.cluster:

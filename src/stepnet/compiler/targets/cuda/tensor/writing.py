@@ -10,11 +10,11 @@ from stepnet.compiler.targets.cpu.writing.code import I1, register_type, splat
 from stepnet.compiler.targets.cpu.writing.pointwise import converted, pointwise
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
-from stepnet.compiler.targets.cuda.lane_code import turns_of
+from stepnet.compiler.targets.cuda.loops.lane_code import turns_of
 from stepnet.compiler.targets.cuda.tensor.approximate import APPROXIMATE
 from stepnet.compiler.targets.cuda.tensor.places import Elements, TensorPlaces, elements
-from stepnet.compiler.targets.cuda.tensor.products import TensorProductWriter
-from stepnet.compiler.targets.cuda.tensor.shape import LAUNCHED, ROWS, TensorShape
+from stepnet.compiler.targets.cuda.tensor.plain import PlainProductWriter
+from stepnet.compiler.targets.cuda.tensor.shape import LAUNCHED, TensorShape
 from stepnet.compiler.targets.cuda.tensor.step import FeaturePiece
 from stepnet.compiler.targets.cuda.writer import VOID, Value
 
@@ -23,14 +23,14 @@ def loop_code(shape: TensorShape) -> LoopCode:
     """Writes the loop of a step by a schedule."""
     schedule = shape.schedule
     code = TensorLoopWriter(shape).written()
-    return LoopCode(code, schedule.text, ROWS, shape.scratch, shape.zeros, shape.whole)
+    return LoopCode(code, schedule.text, schedule.rows, shape.scratch, shape.zeros, shape.whole)
 
 
-class TensorLoopWriter(TensorProductWriter):
+class TensorLoopWriter(PlainProductWriter):
     """Writer of one loop: what it loads once, the step, the loops over steps and over turns."""
 
     def written(self) -> DeviceCode:
-        """Writes the kernel: parameters, and the loop over the turns of the 8 lanes of a group."""
+        """Writes the kernel: parameters, and the loop over the turns of the lanes of a group."""
         if self.schedule.exchange == "cluster":  # no block writes to one that has not begun
             self.function_call("arrive", VOID, [])
             self.function_call("wait", VOID, [])
@@ -66,7 +66,7 @@ class TensorLoopWriter(TensorProductWriter):
     # ---- a turn of the lanes
 
     def lanes_turn(self, turn: Value, exchanged: Value, before: list[Value]) -> list[Value]:
-        """Writes all steps of a turn of 8 lanes; returns the exchanges until then, and the memories.
+        """Writes all steps of a turn of its lanes; returns the exchanges until then, and the memories.
 
         exchanged: the exchanges of the group before it. before: the memories, of sequences that go on.
         """

@@ -1,0 +1,103 @@
+"""Estimates of steps whose memory is a matrix on an H100, beside what other kernels have to move.
+
+    python -m bench.gpu matrices       no GPU is needed
+
+flash-linear-attention and mamba_ssm compute these in several kernels, with values between them in main
+memory. What is given of them is computed, not measured: the bytes that their kernels read and write, at the
+rate of a copy; for Mamba its exponentials, at the rate of the GPU's instruction, if these take longer. So it
+is the least that they can take.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import stepnet as sn
+from stepnet.compiler.plan import Planning
+from stepnet.compiler.targets.cuda import (
+    COSTS,
+    CudaEngine,
+    CudaOptions,
+    CudaPrecision,
+    EmulatedDevice,
+    loop_of,
+    time_of_blocks,
+)
+
+STEPS, BATCHES = 1024, (16, 64)
+CHUNK = 64
+"""The steps of a chunk of the other kernels."""
+BYTES = 2.97e6
+"""The bytes of a copy in a microsecond, as measured on an H100."""
+EXPONENTIALS = 132 * 16 * 1.98e3
+"""The exponentials of an H100 in a microsecond: 16 for each multiprocessor and cycle."""
+WAYS: tuple[CudaPrecision, ...] = "float32", "tf32", "bfloat16"
+
+
+@dataclass(frozen=True)
+class MatrixCase:
+    """A cell with its memory, the shapes of its inputs, and its parameters.
+
+    vectors, states: how often the other kernels read or write a vector of each head, and the matrix of each
+        chunk. exponentials: of a step.
+    """
+
+    name: str
+    step: Callable[..., Any]
+    memory: tuple[int, ...]
+    inputs: dict[str, tuple[int, ...]]
+    params: Any = None
+    vectors: int = 0
+    states: int = 0
+    exponentials: int = 0
+
+    def others(self, rows: int, size: int = 4) -> float:
+        """Returns the least microseconds of a step of the other kernels. size: the bytes of a number."""
+        matrix = int(np.prod(self.memory))
+        moved = size * (self.vectors * matrix / self.memory[-2] + self.states * matrix / CHUNK)
+        return rows * max(moved / BYTES, self.exponentials / EXPONENTIALS)
+
+
+def keyed(name: str, size: int, vectors: int, *further: str) -> MatrixCase:
+    """Returns the case of a cell of 8 heads with as many keys as values."""
+    inputs = {**dict.fromkeys("qkv", (8, size)), **dict.fromkeys(further, (8,))}
+    step: Any = getattr(sn.cells, name)
+    return MatrixCase(f"{name} {size}", step, (8, size, size), inputs, None, vectors, 2)
+
+
+def cases() -> list[MatrixCase]:
+    """Returns all cases. A gated delta rule moves k four times, v, w, u and the new v twice, q and the output
+    once; linear attention k and v twice, q and the output once; Mamba-2 x, B and C twice and the output.
+    """
+    made = [keyed("gated_delta_rule", size, 14, "g", "beta") for size in (64, 128)]
+    made += [keyed("linear_attention", size, 6) for size in (64, 128)]
+    ssd = {"x": (8, 64), "dt": (8,), "B": (1, 64), "C": (1, 64)}
+    numbers = {"A": -np.ones(8, "f4"), "D": np.ones(8, "f4")}
+    made.append(MatrixCase("mamba2 64", sn.cells.mamba2, (8, 64, 64), ssd, numbers, 7, 4))
+    scan = {"x": (1024,), "dt": (1024,), "B": (16,), "C": (16,)}
+    each = {"A": -np.ones((1024, 16), "f4"), "D": np.ones(1024, "f4")}
+    count = 1024 * 16
+    made.append(
+        MatrixCase("mamba 1024 x 16", sn.cells.mamba, (1024, 16), scan, each, 3 * 1024 // 16, 0, count)
+    )
+    return made
+
+
+def table() -> Iterator[str]:
+    """Yields the lines of the table of microseconds of a step."""
+    columns = ["", "sequences", "step by step", *WAYS, "others, float32", "others, bfloat16"]
+    yield "| " + " | ".join(columns) + " |"
+    yield "| --- | " + " | ".join("---:" for _ in columns[1:]) + " |"
+    facts = EmulatedDevice().facts
+    for case in cases():
+        rnn = sn.RNN(case.step, case.params, memory=case.memory)
+        rnn({name: np.zeros((1, 1, *shape), "f4") for name, shape in case.inputs.items()})
+        plan = rnn.plan.planned(Planning(CudaEngine.pipeline, COSTS))
+        for rows in BATCHES:
+            before = time_of_blocks(rnn.plan, rows, facts)
+            now = [loop_of(plan, rows, facts, CudaOptions(way)).microseconds for way in WAYS]
+            least = [case.others(rows, size) for size in (4, 2)]
+            numbers = [f"{time:.2f}" for time in (before, *now, *least)]
+            yield f"| {case.name.replace('_', ' ')} | {rows} | " + " | ".join(numbers) + " |"

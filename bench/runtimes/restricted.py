@@ -1,0 +1,44 @@
+"""The instructions that runtimes may use: all of the processor, or with STEPNET_CPU those of a narrower one.
+
+STEPNET_CPU=x86-64-v3, torch --> the variables with which torch's libraries use AVX2 at most
+
+An AVX-512 machine stands for one with AVX2 that way. Its caches and clock stay what they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bench.runtimes.runner import OURS, Peer
+from stepnet.compiler.targets.cpu.machine.processor import VARIABLE, requested
+
+MKL, ONEDNN = {"MKL_ENABLE_INSTRUCTIONS": "AVX2"}, {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+VARIABLES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "x86-64-v3": {
+        OURS: {},  # the processes inherit the variable
+        "onednn": ONEDNN,
+        "torch": {"ATEN_CPU_CAPABILITY": "avx2", **MKL, **ONEDNN},
+        "jax": {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2"},
+    },
+}
+"""Per value of STEPNET_CPU and module of a peer, the environment variables that restrict the peer alike.
+
+OpenVINO, onnxruntime, PaddlePaddle, TensorFlow and the prototype use what the processor has: of OpenVINO
+0.82 to 0.94 of its rate was left with oneDNN's variable, where AVX2 has half.
+"""
+
+
+def restricted(peers: Sequence[Peer]) -> tuple[list[Peer], dict[str, str]]:
+    """Returns the peers that run, with their variables, and per name of each other one why it is left out.
+
+    Without STEPNET_CPU all of them run, with no variables.
+    """
+    name = requested()
+    if name in ("", "native"):
+        return list(peers), {}
+    table = VARIABLES.get(name, {OURS: {}})
+    why = f"no variable restricts it to the instructions of {VARIABLE}={name}"
+    return (
+        [replace(peer, variables=table[peer.module]) for peer in peers if peer.module in table],
+        {peer.name: why for peer in peers if peer.module not in table},
+    )

@@ -1,0 +1,1 @@
+"""Kernels on whole arrays of a device: rows moved, sums, products, constants."""

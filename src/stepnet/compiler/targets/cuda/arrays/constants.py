@@ -1,0 +1,130 @@
+"""Constants that are computed from parameters: on the device, where the parameters lie there.
+
+    transpose, slice, reshape, ...      an element of the parameter that they show
+    concatenate                         an element of one of its parts
+    add, exp, cast, ...                 an expression of its operands' elements
+
+One kernel computes all constants that something else reads. They are computed again whenever parameters are
+bound: only by reading the parameters could it be found out whether these have changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.ir import Builder, Net, Node, ancestors
+from stepnet.compiler.net.types import CONST, Type
+from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
+from stepnet.compiler.targets.cuda.device import DeviceArray, DeviceCode, empty, get
+from stepnet.compiler.targets.cuda.written import CODE, written
+from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
+
+THREADS = 256
+"""The threads of a block."""
+FEW = 2
+"""The most blocks of each multiprocessor."""
+
+
+@dataclass(frozen=True, eq=False)
+class CudaConstants:
+    """The constants of a net that are computed from its parameters.
+
+    memory: of the device. net: the net. numbers: the nodes of constants, in order.
+    read: those that something else reads; others need not be computed on the device.
+    """
+
+    memory: CudaMemory
+    net: Net
+    numbers: tuple[int, ...]
+    read: frozenset[int]
+
+    def __call__(self, parameters: Mapping[int, Any]) -> dict[int, Any]:
+        """Computes the constants from parameters, by node; returns both.
+
+        Where all parameters are arrays of the host, or a constant is computed in other ways than by moves and
+        elementwise operations, it is done by the interpreter, with the same bits on all targets.
+        """
+        if parameters and not any(isinstance(array, DeviceArray) for array in parameters.values()):
+            return evaluated(self.net, parameters, self.numbers)
+        if not self.has_elements:
+            known = {number: on_host(array) for number, array in parameters.items()}
+            return {**evaluated(self.net, known, self.numbers), **parameters}
+        found = {number: self.memory.put(array) for number, array in parameters.items()}
+        found.update(self.literals)
+        if self.computed:
+            for number in self.computed:
+                type_ = self.net.type_of(number)
+                found[number] = empty(self.memory.device, type_.shape, type_.dtype)
+            words = [found[number].address for number in (*self.sources, *self.computed)]
+            largest = max(self.net.type_of(number).size for number in self.computed)
+            blocks = min(-(-largest // THREADS), FEW * self.memory.device.facts.multiprocessors)
+            self.memory.device.launch(self.code, blocks, words)
+        return found
+
+    @computed_once
+    def has_elements(self) -> bool:
+        """Tells whether the elements of all constants are expressions of those of parameters."""
+        nodes = [self.net.nodes[number] for number in self.reached - set(self.sources)]
+        simple = ("constant", "concatenate")
+        return all(node.is_view or node.kind == "pointwise" or node.operation in simple for node in nodes)
+
+    @computed_once
+    def reached(self) -> set[int]:
+        """The constants and parameters that those which are read depend on, and these themselves."""
+        return ancestors(self.net.nodes, tuple(self.read)) | self.read
+
+    @computed_once
+    def literals(self) -> dict[int, DeviceArray]:
+        """The constants that are part of the net and are read, on the device."""
+        nodes = self.net.nodes
+        return {
+            number: self.memory.put(np.asarray(nodes[number].attributes["value"].value))
+            for number in sorted(self.read)
+            if nodes[number].operation == "constant"
+        }
+
+    @computed_once
+    def sources(self) -> tuple[int, ...]:
+        """The parameters that constants are computed from."""
+        return tuple(number for number in self.net.inputs if number in self.reached)
+
+    @computed_once
+    def computed(self) -> tuple[int, ...]:
+        """The constants that are computed, in order."""
+        nodes = self.net.nodes
+        return tuple(n for n in sorted(self.read) if nodes[n].operation not in ("constant", "input"))
+
+    @computed_once
+    def code(self) -> DeviceCode:
+        """The kernel that computes constants. Its arguments are the arrays of parameters, then theirs."""
+        given = self.net, self.sources, self.computed
+        return written("arrays.constant_code.constants_code", CODE, given, *given)
+
+
+def on_host(array: Any) -> np.ndarray:
+    """Returns an array of the host as it is, and a copy of one of the device."""
+    return get(array) if isinstance(array, DeviceArray) else np.asarray(array)
+
+
+@lru_cache(maxsize=256)
+def constants_of_node(
+    memory: CudaMemory, node: Node, types: tuple[tuple[tuple[int, ...], str], ...]
+) -> CudaConstants:
+    """Returns what computes one node from constants. types: the shapes and dtypes of its operands."""
+    builder = Builder()
+    inputs = [builder.input(Type(CONST, *each), f"operand{place}") for place, each in enumerate(types)]
+    number = builder.copy(node, inputs)
+    return CudaConstants(memory, builder.net([number]), (number,), frozenset((number,)))
+
+
+def computed(memory: CudaMemory, node: Node, operands: Sequence[DeviceArray]) -> DeviceArray:
+    """Computes a node of constants, such as a sum of gradients, from its operands on the device."""
+    types = tuple((array.shape, array.dtype) for array in operands)
+    made = constants_of_node(memory, replace(node, inputs=(), source=""), types)
+    values = made(dict(zip(made.net.inputs, operands, strict=True)))
+    return memory.put(values[made.numbers[0]])

@@ -1,0 +1,208 @@
+"""Writes what a chunk of steps has ahead of its products (`chunked/loop.py`): places in shared memory, the
+matrix, and all that the steps read that does not depend on the matrix.
+"""
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.cpu.writing.code import integer
+from stepnet.compiler.targets.cpu.writing.pointwise import converted
+from stepnet.compiler.targets.cuda.chunked.form import THREADS, ChunkForm
+from stepnet.compiler.targets.cuda.entries.elements import ElementWriter, RowOfThread
+from stepnet.compiler.targets.cuda.entries.places import Place
+from stepnet.compiler.targets.cuda.functions import F32
+from stepnet.compiler.targets.cuda.loops.lane_code import LaneTurn
+from stepnet.compiler.targets.cuda.loops.loop import LoopForm, LoopWriter
+from stepnet.compiler.values.records import dataclass
+
+Value = ir.Value
+DTYPE = "float32"
+ONE, ZERO = ir.Constant(F32, 1.0), ir.Constant(F32, 0.0)
+
+
+@dataclass(frozen=True)
+class ChunkSteps:
+    """The steps of a chunk of a lane. first: of them, in the turn. count: how many there are."""
+
+    lane: LaneTurn
+    first: Value
+    count: Value
+
+
+class ChunkLoadWriter(LoopWriter):
+    """Writer of the places, the matrix and the early values of a chunk."""
+
+    def __init__(self, plan: Plan, form: ChunkForm) -> None:
+        """Begins the kernel."""
+        super().__init__(LoopForm(plan, 1, THREADS, form.shared))
+        self.chunk, self.rule = form, form.rule
+        self.elements = ElementWriter(self.code, self.rule.body, self.sources(), {})
+        self.head: Value = integer(0)
+        self.column: Value = integer(0)
+
+    # ---- places in shared memory
+
+    def number_at(self, name: str, *places: tuple[Value, int]) -> Value:
+        """Writes the address of a number of an array in shared memory. places: indices with strides."""
+        code, total = self.code, integer(self.chunk.places[name])
+        for index, stride in places:
+            total = code.summed(total, code.multiplied(index, 4 * stride))
+        return code.shared(total)
+
+    def get(self, name: str, *places: tuple[Value, int]) -> Value:
+        """Writes a load of a number from shared memory."""
+        return self.code.read(F32, self.number_at(name, *places), 4)
+
+    def put(self, value: Value, name: str, *places: tuple[Value, int]) -> None:
+        """Writes a store of a number to shared memory."""
+        self.code.write(value, self.number_at(name, *places), 4)
+
+    def row_of(self, place: int, step: Value) -> Value:
+        """Writes the row of a step in the array number `place` of those with a row for each step."""
+        return self.code.summed(integer(place * self.chunk.steps), step)
+
+    def decay_between(self, first: Value, last: Value) -> Value:
+        """Writes the product of the decays of the steps from `first` on, until before step `last`."""
+        if not self.rule.decay:
+            return ONE
+        return self.get("decays", (last, self.chunk.decay_row), (first, 1))
+
+    # ---- the matrix
+
+    def matrix_index(self, key: Value, value: Value) -> Value:
+        """Writes the index of an element of the head's matrix in arrays of memories."""
+        return self.matrix_place(key, self.code.summed(self.column, value)).flat
+
+    def matrix_place(self, key: Value, value: Value) -> Place:
+        """Writes the place of an element of the head in a value of the matrix's shape."""
+        code, rule = self.code, self.rule
+        shape = rule.body.type_of(rule.memory).shape
+        coordinates: list[Value] = [integer(0)] * len(shape)
+        of_axes = (rule.head_axes, self.head), (rule.key_axes, key), (rule.value_axes, value)
+        for axes, index in of_axes:
+            sizes = tuple(shape[axis] for axis in axes)
+            for axis, coordinate in zip(axes, Place(code, sizes, index).coordinates, strict=True):
+                coordinates[axis] = coordinate
+        return Place(code, shape, None, coordinates)
+
+    def begin_matrix(self, lane: LaneTurn) -> None:
+        """Writes the initial matrix of a sequence that begins."""
+        code, form, given = self.code, self.chunk, self.form.dtypes.initial[0]
+        is_given = code.icmp_signed("!=", code.word("m0"), integer(0))
+        size = self.rule.body.type_of(self.rule.memory).size
+        with code.when(lane.begins), code.over_threads(form.keys * form.columns) as index:
+            key, value = code.divided(index, form.columns)
+
+            def read() -> list[Value]:
+                """Writes a load of the element that is given."""
+                place = code.add(code.multiplied(lane.row, size), self.matrix_index(key, value))
+                return [converted(code, code.read_element(given, code.pointer("m0"), place), given, DTYPE)]
+
+            (element,) = code.either(is_given, read, [ZERO])
+            self.put(element, "matrix", (key, form.value_row), (value, 1))
+
+    def end_matrix(self, lane: LaneTurn) -> None:
+        """Writes the final matrix of a sequence that ends to its array."""
+        code, form, made = self.code, self.chunk, self.form.dtypes.final[0]
+        wanted = code.icmp_signed("!=", code.word("f0"), integer(0))
+        size = self.rule.body.type_of(self.rule.memory).size
+        wanted = code.and_(lane.ends, wanted)
+        with code.when(wanted), code.over_threads(form.keys * form.columns) as index:
+            key, value = code.divided(index, form.columns)
+            element = self.get("matrix", (key, form.value_row), (value, 1))
+            place = code.add(code.multiplied(lane.row, size), self.matrix_index(key, value))
+            code.write_element(made, converted(code, element, DTYPE, made), code.pointer("f0"), place)
+
+    # ---- what is known before the chunk
+
+    def row_at_step(self, steps: ChunkSteps, step: Value) -> RowOfThread:
+        """Writes the entry of a step of the chunk; that of the last one for those behind it."""
+        code, lane = self.code, steps.lane
+        is_real = code.icmp_signed("<", step, steps.count)
+        within = code.add(steps.first, code.smaller(step, code.sub(steps.count, integer(1))))
+        time = self.time_at(lane, within)
+        entry = code.add(lane.start, code.read_or(time, "steps", time))
+        done = code.add(code.read_or(integer(0), "first_steps", lane.row), lane.before)
+        return RowOfThread(integer(0), entry, lane.row, is_real, code.add(within, done))
+
+    def load(self, steps: ChunkSteps) -> None:
+        """Writes the loads of all that the steps read and that does not depend on the matrix."""
+        code, form = self.code, self.chunk
+        for place in range(form.vectors):
+            with code.over_threads(form.steps * form.keys) as index:
+                step, key = code.divided(index, form.keys)
+                row = self.row_at_step(steps, step)
+                value = self.vector_element(place, key, row)
+                value = code.select(row.is_real, value, ZERO)
+                self.put(value, "vectors", (self.row_of(place, step), form.key_row), (key, 1))
+        if form.wide:
+            with code.over_threads(form.steps * form.columns) as index:
+                step, value = code.divided(index, form.columns)
+                row = self.row_at_step(steps, step)
+                self.elements.begin()
+                for place, number in enumerate(form.wide):
+                    element = self.early_element(number, value, row)
+                    self.put(element, "values", (self.row_of(place, step), form.value_row), (value, 1))
+        self.put(ZERO, "beyond")
+        with code.over_threads(form.steps) as step:
+            row = self.row_at_step(steps, step)
+            self.elements.begin()
+            for place, number in enumerate(form.narrow):
+                self.put(
+                    self.early_element(number, integer(0), row), "numbers", (self.row_of(place, step), 1)
+                )
+            if self.rule.decay:
+                decay = self.factor_product(self.rule.decay, integer(0), integer(0), row)
+                self.put(code.select(row.is_real, decay, ONE), "decay", (step, 1))
+        self.elements.begin()
+
+    def vector_element(self, place: int, key: Value, row: RowOfThread) -> Value:
+        """Writes an element of the vector of a read, or of a write, for the head."""
+        self.elements.begin()
+        reads = self.chunk.reads
+        if place >= len(reads):
+            return self.factor_product(self.rule.writes[place - len(reads)].keys, key, integer(0), row)
+        read, body, values = reads[place], self.rule.body, self.rule.sizes[2]
+        node = body.nodes[read.number]
+        at = Place(self.code, node.type.shape, self.code.multiplied(self.head, values))
+        at, number = self.elements.reduced_place(node, at, key), node.inputs[0]
+        while number != read.product:
+            view = body.nodes[number]
+            number = view.inputs[0]
+            at = at.behind(view, body.type_of(number).shape)
+        return self.elements.element(read.factor, at.broadcast(body.type_of(read.factor).shape), row)
+
+    def factor_product(self, factors: Sequence[int], key: Value, value: Value, row: RowOfThread) -> Value:
+        """Writes the product of elements of some factors of the matrix's size, or broadcast to it."""
+        made: Value = ONE
+        place = self.matrix_place(key, value)
+        for number in factors:
+            shape = self.rule.body.type_of(number).shape
+            element = self.elements.element(number, place.broadcast(shape), row)
+            made = element if made is ONE else self.code.fmul(made, element)
+        return made
+
+    def early_element(self, number: int, value: Value, row: RowOfThread) -> Value:
+        """Writes an element of an early value: that of the head and a value, or of the head."""
+        type_, code = self.rule.body.type_of(number), self.code
+        flat = self.head if type_.size > 1 else integer(0)
+        if number in self.chunk.wide:
+            flat = code.multiplied(self.head, self.rule.sizes[2])
+            flat = code.summed(code.summed(flat, self.column), value)
+        return self.elements.element(number, Place(code, type_.shape, flat), row)
+
+    def multiply_decays(self) -> None:
+        """Writes the products of decays: a thread for the steps from each one on."""
+        code, form = self.code, self.chunk
+        with code.over_threads(form.steps + 1) as first:
+
+            def turn(step: Value, product: list[Value]) -> list[Value]:
+                """Writes the product until before a step, and takes the decay of the step into it."""
+                is_later = code.icmp_signed(">=", step, first)
+                self.put(product[0], "decays", (step, form.decay_row), (first, 1))
+                decay = self.get("decay", (code.smaller(step, integer(form.steps - 1)), 1))
+                return [code.select(is_later, code.fmul(product[0], decay), product[0])]
+
+            code.carry(0, form.steps + 1, [ONE], turn)

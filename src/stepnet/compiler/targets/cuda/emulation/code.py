@@ -1,0 +1,98 @@
+"""The machine code of a kernel in emulation, compiled for this processor and kept in memory and on disk.
+
+kernel, with the short functions that it calls      run                     compiled for each kernel
+the other functions, and the scheduler              barrier, ..., run_all   compiled once
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any, Literal
+
+import llvmlite.binding as llvm
+
+from stepnet.compiler.targets.cpu.machine.image import ObjectCode
+from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode
+from stepnet.compiler.targets.cpu.machine.processor import Processor, host_processor
+from stepnet.compiler.targets.cpu.machine.room import BASE_BYTES, load_llvm, reserve
+from stepnet.compiler.targets.cpu.machine.stored_code import KERNEL, keep, read
+from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
+from stepnet.compiler.targets.cuda.device import DeviceCode
+from stepnet.compiler.targets.cuda.emulation.functions import called, linked_with_each
+from stepnet.compiler.targets.cuda.linking import linked
+from stepnet.compiler.values.fork_guard import run_in_thread
+
+KEPT = 512
+"""The number of kernels that are kept in memory."""
+Level = Literal[0, 1, 2, 3]
+OFTEN: Level = 2
+ONCE: Level = 0
+"""The levels of optimisation: of the functions of the device, which all kernels call, and of a
+kernel, which is compiled for one launch or a few.
+"""
+Linked = tuple[str, Sequence[bytes], frozenset[str]]
+"""A module as text, others in LLVM's binary form, and the functions that are called from outside."""
+
+
+@lru_cache(maxsize=KEPT)
+def emulated_kernel(code: DeviceCode) -> MachineCode:
+    """Returns the machine code of a kernel, whose function `run` takes the address of the kernel's words:
+    compiled before, read from disk, or compiled now and stored.
+    """
+    text = code.text + started(code.words)
+    public = frozenset(["run"])
+    return machine_code(code.key, lambda: (text, [linked_with_each()], public), ONCE, device_functions())
+
+
+@cache
+def device_functions() -> MachineCode:
+    """Returns the machine code of the functions that kernels call, and of the scheduler `run_all`."""
+    return machine_code("device functions", called, OFTEN)
+
+
+def machine_code(
+    name: str, write: Callable[[], Linked], level: Level, functions: MachineCode | None = None
+) -> MachineCode:
+    """Returns machine code for this processor, read from disk, or compiled now and stored.
+
+    name: what it is, for the key on disk. write: returns what is compiled. level: of the optimisation.
+    functions: those that it calls.
+    """
+    processor = host_processor()
+    stored = read("emulated", KERNEL, (name, processor))
+    if stored is None:
+        stored = run_in_thread(lambda: compiled(write, processor, level))
+        keep("emulated", KERNEL, (name, processor), stored)
+    return MachineCode(stored, functions)
+
+
+def compiled(write: Callable[[], Linked], processor: Processor, level: Level) -> ObjectCode:
+    """Compiles modules for a processor, in a thread that may call LLVM. write: returns the modules. level: of
+    the optimisation.
+    """
+    machine, triple = code_generator(processor, level)
+    text, libraries, public = write()
+    with linked(text, libraries, machine, triple, public, level) as module:
+        return ObjectCode(emit_object(machine, module), tuple(sorted(public)))
+
+
+def started(words: int) -> str:
+    """Returns the function that a fiber runs: it calls the kernel with the words at an address."""
+    loads = "".join(
+        f"%p{n} = getelementptr i64, ptr %a, i64 {n} %w{n} = load i64, ptr %p{n} " for n in range(words)
+    )
+    values = ", ".join(f"i64 %w{n}" for n in range(words))
+    return f"\ndefine void @run(ptr %a) {{ {loads} call void @kernel({values}) ret void }}\n"
+
+
+@cache
+def code_generator(processor: Processor, level: Level) -> tuple[Any, str]:
+    """Returns LLVM's code generator for a processor, made once, and the name of what it is for. level: of the
+    optimisation.
+    """
+    load_llvm()
+    with reserve(BASE_BYTES):
+        for part in ("target", "asmprinter", "asmparser"):  # the parser is for the change of stacks
+            getattr(llvm, f"initialize_native_{part}")()
+        target = llvm.Target.from_default_triple()
+        made = target.create_target_machine(cpu=processor.cpu, features=processor.features, opt=level)
+        return made, llvm.get_process_triple()

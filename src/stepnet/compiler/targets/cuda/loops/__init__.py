@@ -1,0 +1,1 @@
+"""The kernels of the loops of plans, and the choice among them."""

@@ -1,0 +1,1 @@
+"""Gradients of models: backward passes, checkpoints, losses, tangents, and their prepared calls."""

@@ -1,0 +1,104 @@
+"""Loops whose products plain units compute, of few sequences in a block, in emulation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepnet.compiler.targets.cuda import (
+    TensorSchedule,
+    TensorShape,
+    assembled,
+    chosen,
+    code_of,
+    ptxas,
+    registers,
+)
+from stepnet.compiler.targets.cuda.tensor.registers import limit
+from tests.compiler.targets.cuda.tensor_loops import DEVICE, RAGGED, backward_plan, cell_plan, loops_of
+from tests.compiler.targets.cuda.test_tensor_loops import STEPS, assert_right, case_of
+
+PLAIN = {rows: TensorSchedule(1, "plain", parts=4, ahead=2, rows=rows) for rows in (1, 2, 4)}
+CELLS = "gru", "lstm", "minimal_gated_unit", "layer_normed", "slstm"
+
+
+@pytest.mark.parametrize("rows", PLAIN)
+@pytest.mark.parametrize("name", STEPS)
+def test_loops_give_what_the_interpreter_gives(name: str, rows: int):
+    its = replace(PLAIN[rows], ahead=1 + rows % 3)
+    assert_right(case_of(STEPS[name](), reverse=rows == 2), its, groups=3 if rows < 4 else None)
+
+
+def test_a_sequence_has_the_same_bits_in_blocks_of_any_size_and_in_any_order_of_threads():
+    case = case_of(cell_plan("gru", 40), RAGGED)
+    outputs, last = case.run(PLAIN[4])
+    for seed, rows in enumerate(PLAIN, 1):
+        others = case.run(PLAIN[rows], seed)
+        np.testing.assert_array_equal(others[0][0], outputs[0])
+        np.testing.assert_array_equal(others[1][0], last[0])
+    for row in (0, 1, 8):
+        first = case.starts[row]
+        its, after = case.alone(row).run(PLAIN[1 + row % 2], seed=row)
+        np.testing.assert_array_equal(its[0], outputs[0][first : first + RAGGED[row]])
+        np.testing.assert_array_equal(after[0][0], last[0][row])
+
+
+def test_lanes_are_refilled():
+    case = case_of(cell_plan("minimal_gated_unit", 16), RAGGED)
+    expected, _ = case.run(PLAIN[1])
+    for rows in (2, 4):
+        found, _ = case.run(PLAIN[rows], groups=1, refilled=2)
+        np.testing.assert_array_equal(found[0], expected[0])
+
+
+@pytest.mark.parametrize("rows", PLAIN)
+def test_a_missing_barrier_is_noticed(rows: int):
+    case = case_of(cell_plan("simple_rnn", 48), [9, 9, 9])
+    expected, _ = case.run(PLAIN[rows])
+    found = [case.run(replace(PLAIN[rows], without="barrier"), seed)[0][0] for seed in range(1, 4)]
+    assert not all(np.array_equal(each, expected[0]) for each in found)
+
+
+def test_sums_are_as_exact_as_float32():
+    """Of many terms, none of which a number of tf32 has: the error of a sum is that of float32."""
+    case = case_of(cell_plan("simple_rnn", 96), [1, 1])
+    (found, *_), _ = case.run(PLAIN[2])
+    (expected, *_), _ = case.expected()
+    assert np.abs(found - expected).max() < 4e-7
+
+
+@pytest.mark.parametrize("values", [{"parts": 2}, {"blocks": 2}, {"rows": 8}, {"exchange": "block"}])
+def test_schedules_that_do_not_exist_are_refused(values: dict[str, object]):
+    with pytest.raises(ValueError, match=r"a block of plain units has 1, 2 or 4 sequences and 4 parts"):
+        replace(PLAIN[1], **values)
+
+
+def test_what_does_not_fit_is_said():
+    shape = TensorShape(case_of(cell_plan("gru", 16)).step, replace(PLAIN[1], resident=2))
+    assert shape.misfit(DEVICE) == "its weights do not fit registers"
+    assert all(not each.shape.is_plain for each in loops_of(cell_plan("gru", 256)))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_they_are_chosen_for_64_units(name: str):
+    """By the estimates, while each sequence has a multiprocessor; others for many."""
+    plan = cell_plan(name, 64)
+    for count in (1, 16, 128):
+        best = chosen(plan, count, DEVICE)[0].shape
+        assert best.is_plain
+        assert best.schedule.rows == 1
+    assert not chosen(plan, 1024, DEVICE)[0].shape.is_plain
+    assert not any(each.shape.is_plain for each in loops_of(plan, "tf32"))
+
+
+@pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
+@pytest.mark.long(every=12)
+@pytest.mark.parametrize("width", [32, 64, 96, 128])
+@pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
+@pytest.mark.parametrize("name", CELLS)
+def test_registers_hold_all_weights(name: str, backward: bool, width: int):
+    plan = (backward_plan if backward else cell_plan)(name, width)
+    for shape in (each.shape for each in loops_of(plan) if each.shape.is_plain):
+        found, most = assembled(code_of(shape).code), limit(shape, DEVICE)
+        assert found.spilled == 0
+        assert found.registers <= registers(shape, DEVICE) or most < 255
