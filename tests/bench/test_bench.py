@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from bench.runtimes.peers import torch as torch_peer
 from bench.runtimes.peers.equations import CELLS, EPSILON
 from bench.runtimes.plot import draw
 from bench.runtimes.report import comparison, remarks, times
+from bench.runtimes.restricted import restricted
 from bench.runtimes.results import REFUSED, Result, Run, Timing
 from bench.runtimes.runner import PEERS, Peer, Worker
 from bench.runtimes.saved import Saved
@@ -177,6 +179,42 @@ def test_peers_are_chosen_by_name():
     assert [peer.name for peer in runner.chosen(["torch"])] == ["stepnet", "torch"]
     with pytest.raises(InputError, match="no peer is called 'torhc'"):
         runner.chosen(["torhc"])
+
+
+def test_peers_are_restricted_to_the_same_instructions_or_left_out_by_name(monkeypatch: pytest.MonkeyPatch):
+    asked = runner.chosen(["torch", "onnxruntime", "onednn"])
+    assert restricted(asked) == (asked, {})
+    monkeypatch.setenv("STEPNET_CPU", "x86-64-v3")
+    found, left_out = restricted(asked)
+    variables = {peer.name: dict(peer.variables) for peer in found}
+    assert variables["torch"]["ATEN_CPU_CAPABILITY"] == "avx2"
+    assert variables["onednn"] == {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    assert variables["stepnet"] == {}
+    assert left_out == {
+        "onnxruntime": "no variable restricts it to the instructions of STEPNET_CPU=x86-64-v3"
+    }
+    monkeypatch.setenv("STEPNET_CPU", "generic")
+    assert [peer.name for peer in restricted(asked)[0]] == ["stepnet"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of x86-64 are restricted")
+def test_a_restricted_torch_says_so():
+    peer = restricted_torch()
+    told = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"],
+        env={**os.environ, **peer.variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == "AVX2"
+
+
+def restricted_torch() -> Peer:
+    """Returns the peer torch as STEPNET_CPU=x86-64-v3 restricts it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEPNET_CPU", "x86-64-v3")
+        return next(peer for peer in restricted(runner.chosen(["torch"]))[0] if peer.name == "torch")
 
 
 def test_the_last_words_are_the_error():

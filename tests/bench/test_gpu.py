@@ -25,6 +25,7 @@ from bench.gpu import (
     calibrate,
     estimates,
     exchanges,
+    generation,
     microbenchmarks,
     parts,
     sanitized,
@@ -270,6 +271,14 @@ def test_without_a_gpu_a_report_is_refused(tmp_path: Path):
     assert not [*tmp_path.iterdir()]
 
 
+def test_estimates_of_generation():
+    *_, row = generation.table([("highest score", 64, 4, {})], 256)
+    _, name, symbols, rows, time, without, bound, _ = (cell.strip() for cell in row.split("|"))
+    assert (name, symbols, rows) == ("highest score", "64", "4")
+    assert 1 < float(time) < float(without)
+    assert bound == "meetings of blocks"
+
+
 def test_estimates_are_beside_what_was_measured():
     """All numbers of a row: those that were measured are of the files, and per operation by hand."""
     *_, row = estimates.table(["minimal_gated_unit"], [256])
@@ -283,9 +292,11 @@ def test_estimates_are_beside_what_was_measured():
 
 @pytest.mark.long
 def test_code_is_compiled_once_and_then_read():
-    ((name, cold, warm, again),) = estimates.compile_times([("simple_rnn", 32)])
+    ((name, times),) = estimates.compile_times([("simple_rnn", 32)], rounds=1)
     assert name == "simple rnn 32"
-    assert cold > warm > again > 0
+    assert times.cold > times.warm > times.again > 0
+    assert times.call > 0
+    assert not times.loads_llvm
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}"])
@@ -369,7 +380,7 @@ def test_a_report_gives_the_row_of_its_gpu(place: Place, tmp_path: Path, constan
     said = calibration(path)
     assert "clusters={2: 66, 4: 30, 8: 16, 16: 7}," in said
     assert "barrier counter, 128 threads, 2 blocks: 0.680 us" in said
-    assert " of 3 loops within 1.4; worst " in said
+    assert " of 4 loops within 1.4; worst " in said
 
 
 # ---- microbenchmarks

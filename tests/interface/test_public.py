@@ -54,7 +54,7 @@ NOT_IMPORTED = """
     stepnet.ray ray stepnet.jax
     stepnet.compiler.targets.cpu difflib stepnet.cli.report.show stepnet.explain.page
     stepnet.cells stepnet.layout stepnet.model.graph stepnet.compiler.grad stepnet.model.compose
-    stepnet.model.cotangents stepnet.explain.plan
+    stepnet.model.gradients.cotangents stepnet.explain.plan
 """
 MOST = {"of stepnet": 124, "of Python": 110, "of all others": 140}
 """The most modules that may be loaded: some more than there are, NumPy's among the last."""

@@ -51,25 +51,39 @@ TESTS: dict[str, Sequence[str]] = {
     "compiler/plan/passes/*.py": PASSES,
     "compiler/plan/passes/lift.py": ("tests/model/test_nested.py", "tests/model/test_builder_nested.py"),
     "compiler/plan/plan.py": PASSES,
-    "compiler/plan/schedule.py": (
-        "tests/compiler/plan/test_plan.py",
-        "tests/model/test_nested.py",
-        "tests/model/test_builder_nested.py",
+    "compiler/plan/stages.py": PASSES,
+    **{
+        f"compiler/plan/{name}.py": (
+            "tests/compiler/plan/test_plan.py",
+            "tests/model/test_nested.py",
+            "tests/model/test_builder_nested.py",
+        )
+        for name in ("schedule", "cutting")
+    },
+    **dict.fromkeys(
+        (
+            *("compiler/plan/apart.py", "compiler/plan/labels.py", "compiler/plan/matrix_rule.py"),
+            "compiler/plan/passes/read_before.py",
+        ),
+        ("tests/compiler/targets/cuda/test_chunks.py",),
     ),
     "compiler/plan/groups.py": (
         "tests/model/test_nested.py",
         "tests/model/test_builder_nested.py",
         "tests/model/test_runs.py",
     ),
-    "compiler/plan/totals.py": ("tests/model/test_runs.py", "tests/model/test_gradients.py"),
+    "compiler/plan/totals.py": ("tests/model/test_runs.py", "tests/model/gradients/test_gradients.py"),
     "compiler/plan/passes/merge.py": ("tests/compiler/targets/cpu/test_products.py", *PASSES),
     "compiler/plan/passes/narrow.py": (
         "tests/compiler/targets/cpu/test_encoded_weights.py",
         "tests/model/graph/test_quantize_layers.py",
     ),
     "compiler/plan/passes/split_concat_matmul.py": ("tests/compiler/targets/cpu/test_products.py", *PASSES),
-    "compiler/grad/*.py": ("tests/compiler/grad/test_adjoints.py", "tests/model/test_gradients.py"),
-    "compiler/grad/handover.py": ("tests/compiler/grad/test_handover.py", "tests/model/test_gradients.py"),
+    "compiler/grad/*.py": ("tests/compiler/grad/test_adjoints.py", "tests/model/gradients/test_gradients.py"),
+    "compiler/grad/handover.py": (
+        "tests/compiler/grad/test_handover.py",
+        "tests/model/gradients/test_gradients.py",
+    ),
     "compiler/targets/cpu/running/sums.py": ("tests/compiler/targets/cpu/test_sums.py",),
     **{
         f"compiler/targets/cpu/running/{name}.py": (
@@ -159,7 +173,10 @@ TESTS: dict[str, Sequence[str]] = {
         for name in ("emit/early", "running/ending")
     },
     **{
-        f"model/{name}.py": ("tests/model/test_written.py", "tests/model/test_generate.py")
+        f"model/{name}.py": (
+            "tests/model/generation/test_written.py",
+            "tests/model/generation/test_generate.py",
+        )
         for name in (
             "beam_steps",
             "by_symbol",
@@ -191,10 +208,10 @@ TESTS: dict[str, Sequence[str]] = {
         f"compiler/targets/cpu/*/{name}.py": (
             "tests/compiler/plan/test_totals.py",
             "tests/compiler/targets/test_parts.py",
-            "tests/model/test_prepared_gradients.py",
+            "tests/model/gradients/test_prepared_gradients.py",
             *GENERATED,
         )
-        for name in ("finish", "form", "needs")
+        for name in ("finish", "finish_tasks", "form", "needs")
     },
     **{
         f"compiler/targets/cpu/*/{name}.py": (
@@ -229,6 +246,7 @@ TESTS: dict[str, Sequence[str]] = {
         )
         for name in ("contract", "contract_code", "memory", "pack", "pack_code")
     },
+    "compiler/disk/model_files.py": ("tests/onnx/test_onnx_kept.py",),
     "compiler/disk/access.py": ("tests/compiler/disk/test_access.py",),
     **{
         f"{name}.py": ("tests/compiler/disk/test_store.py", "tests/compiler/disk/test_warm_start.py")

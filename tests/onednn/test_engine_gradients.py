@@ -1,6 +1,6 @@
 """Gradients with engine="onednn": llvm runs them, so they are llvm's bit by bit, of any model.
 
-That llvm's are right is tested in `tests/model/test_gradients.py` and
+That llvm's are right is tested in `tests/model/gradients/test_gradients.py` and
 `tests/model/graph/test_graph_gradients.py`.
 """
 

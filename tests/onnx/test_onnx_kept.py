@@ -45,7 +45,7 @@ def test_a_file_is_parsed_once_and_has_the_same_bits_and_names(tmp_path: Path, c
     assert (is_kept(first), is_kept(second)) == (False, True)
     assert len(list(cache.glob("*.graph"))) == 1
     np.testing.assert_array_equal(first(X), second(X), strict=True)
-    assert len(list(cache.glob("*.schedule"))) == 1
+    assert len(list(cache.glob("*.schedule"))) == 2  # one by the net, one by the file
     assert (first.file_names, first.name, str(first.explain())) == (
         second.file_names,
         second.name,
@@ -125,7 +125,7 @@ def test_large_files_are_not_in_the_cache(tmp_path: Path, constants: Constants) 
     file = written(tmp_path / "m.onnx")
     load(file)
     assert is_kept(load(file))
-    constants("stepnet.onnx.kept", MOST_BYTES=file.stat().st_size - 1)
+    constants("stepnet.compiler.disk.model_files", MOST_BYTES=file.stat().st_size - 1)
     assert not is_kept(load(file))
 
 
@@ -144,3 +144,16 @@ def test_errors_are_those_of_reading_the_file(tmp_path: Path) -> None:
             sn.load(tmp_path / path)
     with pytest.raises(InputError, match="there is only 'any'"):
         sn.load(tmp_path / "m.onnx", steps="all")
+
+
+def test_a_schedule_is_found_by_the_file_without_the_work_that_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "m.onnx")
+    expected = load(file)(X)
+    kept = load(file)
+    with monkeypatch.context() as other:
+        other.setattr("stepnet.compiler.plan.passes.absorb.absorb", None)
+        np.testing.assert_array_equal(kept(X), expected, strict=True)
+    assert str(kept.schedule.net) == str(load(file, axes={"x": "NT"}).schedule.net)  # another key
+    assert kept(X, engine="interpret").shape == expected.shape  # of other passes: not this schedule

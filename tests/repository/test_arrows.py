@@ -34,7 +34,7 @@ STAGES = {
     "rnn": "model explain.layers explain.gradients",
     "cells": "cells",
     "importers": "importers",
-    "graph": "model.graph explain.graph explain.svg",
+    "graph": "model.graph explain.graph explain.svg explain.integers",
     "torch": "torch",
     "jax": "jax",
     "layout": "layout",
@@ -59,13 +59,21 @@ LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
     *("build.device_builds", "cli.models", "cli.options", "cli.run", "cli.writing", "compiler.targets"),
     *("compiler.targets.cpu.machine.processor", "compiler.trace.traced", "compiler.values.entry_points"),
-    *("explain.progress", "model.beams", "model.generate", "model.loading", "onnx.kept"),
+    *("compiler.targets.assignment", "compiler.targets.cpu.engine", "model.control"),
+    *("model.stored.kept", "model.stored.replay"),
+    *(
+        "explain.progress",
+        "model.generation.beams",
+        "model.generation.generate",
+        "model.loading",
+        "onnx.kept",
+    ),
     *(
         "model.batch",
         "model.combination",
         "model.compose",
-        "model.gradient_explain",
-        "model.gradient_strategy",
+        "model.gradients.explained",
+        "model.gradients.strategy",
     ),
     *(
         "model.graph.graph",
@@ -79,7 +87,8 @@ LATE = {
 }
 
 # What front ends import of the compiler and of models: some names of a module, or all of it or of a folder.
-# They take a model, check arguments and trace; gradients and calls come from `model.differentiable`.
+# They take a model, check arguments and trace; gradients and calls are those of
+# `model.gradients.differentiable`.
 SHOWN = {
     "compiler.values": "",
     "compiler.trace": "",
@@ -87,12 +96,12 @@ SHOWN = {
     "compiler.net.extensions": "Extension",
     "compiler.net.windows": "",
     "compiler.targets": "Order checked_engine devices_of",
-    "model.differentiable": "",
+    "model.gradients.differentiable": "",
     "model.graph.dtypes": "check_dtypes",
     "model.graph.graph": "Graph",
     "model.layers": "Layer",
     "model.model": "Model",
-    "model.pieces": "Checkpoint checked_checkpoint checked_saved",
+    "model.gradients.pieces": "Checkpoint checked_checkpoint checked_saved",
     "model.program": "Asked",
     "model.recurrence": "RNN",
 }

@@ -75,7 +75,7 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_what_the_reference_shows_is_no_module_of_the_same_name():
-    """The site reads files, where `stepnet.model.generate` is the module, and the function is in it."""
+    """The site reads files: `stepnet.model.generation.generate` is the module, and the function is in it."""
     pages = "\n".join(page.read_text("utf-8") for page in sorted((DOCS / "reference").glob("*.md")))
     shown = re.findall(r"^::: ([\w.]+)$", pages, flags=re.MULTILINE)
     paths = {one: ROOT / "src" / one.replace(".", "/") for one in shown}

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any
 
 from stepnet.compiler.targets.cuda import CudaDevice
-from stepnet.compiler.targets.cuda.library import FUNCTIONS, started
+from stepnet.compiler.targets.cuda.driver.library import FUNCTIONS, started
 
 NAMES = {700: "CUDA_ERROR_ILLEGAL_ADDRESS", 2: "CUDA_ERROR_OUT_OF_MEMORY", 720: "TOO_LARGE"}
 QUIET = ("cuGetErrorString", "cuGetErrorName", "cuCtxGetCurrent", "cuDeviceGetAttribute")

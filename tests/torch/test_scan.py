@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 import stepnet as sn
 import stepnet.torch
 from stepnet.errors import InputError
-from stepnet.model import in_blocks
+from stepnet.model.gradients import in_blocks
 from stepnet.torch import Scan
 from tests.torch.layer_cases import assert_same, numbers
 
