@@ -9,7 +9,6 @@ Nothing of it was measured. Instructions are counted by the kernel's loops, for 
 """
 
 from collections.abc import Iterable
-from dataclasses import fields
 from math import ceil
 
 from stepnet.compiler.plan.plan import Plan
@@ -29,10 +28,10 @@ from stepnet.compiler.targets.cuda.tensor.costs import (
     EXACT,
     SCHEDULERS,
     TURN_READS,
-    TensorFacts,
+    TimeByParts,
     instructions,
 )
-from stepnet.compiler.targets.cuda.tensor.facts import facts_of
+from stepnet.compiler.targets.cuda.tensor.facts import TensorFacts, facts_of
 from stepnet.compiler.values.records import dataclass
 
 MEETINGS = 7
@@ -50,23 +49,13 @@ MAIN_BYTES = 2.6e6
 
 
 @dataclass(frozen=True)
-class ChunkTime:
+class ChunkTime(TimeByParts):
     """The microseconds of a chunk of a block, by what takes them."""
 
     reads: float
     products: float
     solution: float
     barriers: float
-
-    @property
-    def total(self) -> float:
-        """The microseconds of a chunk."""
-        return sum(getattr(self, each.name) for each in fields(self))
-
-    @property
-    def bound(self) -> str:
-        """The name of the part that takes the longest."""
-        return max((each.name for each in fields(self)), key=lambda name: getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,22 @@ SCHEDULERS = 4
 
 
 @dataclass(frozen=True)
-class StepTime:
+class TimeByParts:
+    """Microseconds by what takes them: the base class of records whose fields are the parts."""
+
+    @property
+    def total(self) -> float:
+        """The microseconds of all parts."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+    @property
+    def bound(self) -> str:
+        """The name of the part that takes the longest."""
+        return max((each.name for each in fields(self)), key=lambda name: getattr(self, name))
+
+
+@dataclass(frozen=True)
+class StepTime(TimeByParts):
     """The microseconds of a step, by what takes them."""
 
     loop: float
@@ -59,16 +74,6 @@ class StepTime:
     elementwise: float
     exchange: float
     reads: float
-
-    @property
-    def total(self) -> float:
-        """The microseconds of a step."""
-        return sum(getattr(self, each.name) for each in fields(self))
-
-    @property
-    def bound(self) -> str:
-        """The name of the part that takes the longest."""
-        return max((each.name for each in fields(self)), key=lambda name: getattr(self, name))
 
 
 def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
