@@ -18,13 +18,13 @@ VARIABLES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         OURS: {},  # the processes inherit the variable
         "onednn": ONEDNN,
         "torch": {"ATEN_CPU_CAPABILITY": "avx2", **MKL, **ONEDNN},
-        "jax": {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2"},
     },
 }
 """Per value of STEPNET_CPU and module of a peer, the environment variables that restrict the peer alike.
 
-OpenVINO, onnxruntime, PaddlePaddle, TensorFlow and the prototype use what the processor has: of OpenVINO
-0.82 to 0.94 of its rate was left with oneDNN's variable, where AVX2 has half.
+The others use what the processor has. With the variables of their libraries a product of JAX still had 225
+GFLOP/s (--xla_cpu_max_isa), where AVX2 has 157 in all, and OpenVINO 0.82 to 0.94 of its rate (oneDNN's),
+where half is AVX2's; onnxruntime, PaddlePaddle, TensorFlow and the prototype have none.
 """
 
 
