@@ -309,9 +309,7 @@ class CProgram:
     @property
     def bit_dtypes(self) -> list[str]:
         """The dtypes of which bits of another one are made."""
-        bodies = [routine.body for routine in self.program.routines]
-        bodies += [loop.body for loop in self.program.loops if hasattr(loop, "body")]  # type: ignore[union-attr] # elementwise loops
-        used = {each.dtype for body in bodies for each in body if each.operation == "bits"}
+        used = {each.dtype for body in self.program.bodies for each in body if each.operation == "bits"}
         used |= {"float32" for _ in halves_in(self.program.buffers)}  # which are widened by their bits
         return [dtype for dtype in BITS_OF if dtype in used]
 

@@ -204,17 +204,16 @@ class FrameProgram:
         return sum(loop.multiplies for loop in self.loops)
 
     @property
-    def has_floats(self) -> bool:
-        """True if an array or a register has floats."""
-        bodies = [routine.body for routine in self.routines]
-        bodies += [loop.body for loop in self.loops if isinstance(loop, PointwiseLoop)]
-        dtypes = [each.dtype for each in (*self.buffers, *(each for body in bodies for each in body))]
-        return any(dtype.startswith("float") for dtype in dtypes)
+    def bodies(self) -> list[tuple[Instruction, ...]]:
+        """The instructions of each routine and of each elementwise loop."""
+        loops = [loop.body for loop in self.loops if isinstance(loop, PointwiseLoop)]
+        return [*(routine.body for routine in self.routines), *loops]
 
     @property
-    def can_fail(self) -> bool:
-        """True if an index of an input may be outside of its table."""
-        return any(isinstance(loop, GatherLoop) for loop in self.loops)
+    def has_floats(self) -> bool:
+        """True if an array or a register has floats."""
+        dtypes = [each.dtype for each in (*self.buffers, *(each for body in self.bodies for each in body))]
+        return any(dtype.startswith("float") for dtype in dtypes)
 
 
 def products_of(program: FrameProgram) -> list[ProductLoop]:
