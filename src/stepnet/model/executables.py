@@ -12,7 +12,7 @@ Each program has its own executables; all those of the process together hold at 
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -21,10 +21,12 @@ import numpy as np
 from stepnet.compiler.targets import Bound, Call, Kernel, PreparedCall, Results
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import put_latest
+from stepnet.errors import IndexOutsideError
 
 Array = np.ndarray
 Form = tuple[Any, ...]
 Kind = TypeVar("Kind")
+Made = TypeVar("Made")
 MOST_BYTES = 128 * 2**20
 """The largest number of bytes that the workspaces of all kept executables hold."""
 MOST_FORMS = 64
@@ -66,6 +68,23 @@ class Executables(Generic[Kind]):
             return (idle.pop(), idle) if idle else None
         except IndexError:  # another thread has taken it since
             return None
+
+    def run(self, form: Form, call: Callable[[Kind], Made | None]) -> Made | None:
+        """Returns the result of `call` on the prepared call of a form (key), which no other thread uses
+        meanwhile.
+
+        Returns None if none is free, and for an integer outside of a parameter or lengths that it refuses:
+        the call that is not prepared names them.
+        """
+        if (taken := self.take(form)) is None:
+            return None
+        executable, idle = taken
+        try:
+            return call(executable)
+        except IndexOutsideError:
+            return None
+        finally:
+            idle.append(executable)
 
     def is_due(self, form: Form, calls: int = 2) -> bool:
         """Counts a call by its form (cache key); returns whether it is the `calls`-th, to be prepared now.

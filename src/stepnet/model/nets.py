@@ -96,15 +96,7 @@ class BoundNet:
         and memories.
         """
         form, _, places = formed
-        if (taken := self.kept.take(form)) is None:
-            return None
-        prepared, idle = taken
-        try:
-            return in_order(self.program, prepared.run(given, places))
-        except IndexOutsideError:  # also for lengths that it refuses
-            return None
-        finally:
-            idle.append(prepared)
+        return self.kept.run(form, lambda call: in_order(self.program, call.run(given, places)))
 
     def prepare(self, formed: FormedCall, arrays: Arrays, call: Call) -> None:
         """Counts a call that was not prepared; if it is the second one of its form, prepares later ones.

@@ -23,6 +23,7 @@ from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, ske
 from stepnet.errors import ArgumentError, InputError
 from stepnet.model.batch import Batch, checked_array
 from stepnet.model.control import Controls, UncheckedCall, check_controls
+from stepnet.model.executables import Executables
 from stepnet.model.gradients.arguments import (
     CallArguments,
     Gradients,
@@ -30,7 +31,7 @@ from stepnet.model.gradients.arguments import (
 )
 from stepnet.model.gradients.pieces import Checkpoint, checked_checkpoint, checked_saved
 from stepnet.model.gradients.prepared_gradients import form_of, kinds_of
-from stepnet.model.gradients.prepared_losses import LossCalls, LossExecutable, form_with
+from stepnet.model.gradients.prepared_losses import LossExecutable, form_with
 from stepnet.model.gradients.strategy import gradient_run
 from stepnet.model.model import Model, differentiable, gradient_kinds
 from stepnet.model.nets import run_net
@@ -97,7 +98,7 @@ class ValueAndGrad:
     def __init__(self, model: Model, loss: Callable[..., Any], is_mean: bool, saved: str | None) -> None:
         """Stores the arguments, which the class documents; nets are made at first use."""
         self.model, self.loss, self.is_mean, self.saved = model, loss, is_mean, saved
-        self.programs, self.calls = OrderedDict[Any, Any](), LossCalls()
+        self.programs, self.calls = OrderedDict[Any, Any](), Executables[LossExecutable]()
         self.check = model.change_check
 
     def __call__(
@@ -138,7 +139,7 @@ class ValueAndGrad:
             form = form_of(sequences, wrt, last_only, engine, control, params is not None, begins)
             form = form_with(form, targets, sequences)
             if form is not None:
-                done = self.calls.run(form, sequences, targets, initial, params)
+                done = self.calls.run(form, lambda call: call(sequences, targets, initial, params))
                 if done is not None:
                     return done
         check_controls("value_and_grad", ValueAndGrad.__call__, control)
@@ -163,7 +164,7 @@ class ValueAndGrad:
                 )
                 if made is not None:
                     self.calls.keep(form, made, made.bytes)
-                    done = self.calls.run(form, sequences, targets, initial, params)
+                    done = self.calls.run(form, lambda call: call(sequences, targets, initial, params))
                     if done is not None:
                         return done
             arrays = [*arguments.arrays, *loss_targets.arrays, seed]

@@ -10,8 +10,7 @@ import numpy as np
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.records import dataclass
-from stepnet.errors import IndexOutsideError
-from stepnet.model.executables import Executables, Form
+from stepnet.model.executables import Form
 from stepnet.model.gradients.arguments import CallArguments, Gradients
 from stepnet.model.gradients.prepared_gradients import (
     CallInputs,
@@ -96,30 +95,6 @@ class LossExecutable(Executable[Program]):
             arrays.append(values.reshape(self.target))
         value, *gradients = self.net([*arrays, self.seed])
         return (value * self.seed)[()], gradients_in(self.gradients, gradients, sequences)
-
-
-class LossCalls(Executables[LossExecutable]):
-    """The prepared calls of a loss, by form (shapes, dtypes and options of the arguments)."""
-
-    def run(
-        self, form: Form, sequences: Any, targets: Any, initial: Any, params: Any
-    ) -> tuple[Any, Gradients] | None:
-        """Runs the call that is prepared for a form (key); returns the value of the loss and its gradients.
-
-        Returns None if nothing is prepared and free, if an argument needs a check or a conversion, and for an
-        integer outside of a parameter, which the call that is not prepared names.
-
-        sequences, targets, initial, params: the arguments of the call.
-        """
-        if (taken := self.take(form)) is None:
-            return None
-        executable, idle = taken
-        try:
-            return executable(sequences, targets, initial, params)
-        except IndexOutsideError:
-            return None
-        finally:
-            idle.append(executable)
 
 
 def form_with(form: Form | None, targets: Any, sequences: Any) -> Form | None:

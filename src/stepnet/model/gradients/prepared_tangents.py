@@ -12,8 +12,6 @@ import numpy as np
 from stepnet.compiler.targets import Order, Results
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves_as, rebuild
-from stepnet.errors import IndexOutsideError
-from stepnet.model.executables import Executables, Form
 from stepnet.model.gradients.arguments import CallArguments
 from stepnet.model.gradients.prepared_gradients import (
     CallInputs,
@@ -181,27 +179,3 @@ class TangentExecutable(Executable[Program]):
                     return None
                 by_place[moved.place] = array
         return [by_place[place] for place in sorted(by_place)]
-
-
-class TangentCalls(Executables[TangentExecutable]):
-    """The prepared calls of a tangent, by form (shapes, dtypes and options of the arguments)."""
-
-    def run(
-        self, form: Form, sequences: Any, tangents: Mapping[str, Any], initial: Any, params: Any
-    ) -> tuple[tuple[Any, Any], tuple[Any, Any]] | None:
-        """Runs the call that is prepared for a form (key); returns the results and their tangents.
-
-        Returns None if nothing is prepared and free, if an argument needs a check or a conversion, and for an
-        integer outside of a parameter, which the call that is not prepared names.
-
-        sequences, tangents, initial, params: the arguments of the call.
-        """
-        if (taken := self.take(form)) is None:
-            return None
-        executable, idle = taken
-        try:
-            return executable(sequences, tangents, initial, params)
-        except IndexOutsideError:
-            return None
-        finally:
-            idle.append(executable)

@@ -16,10 +16,11 @@ from stepnet.compiler.values.once import entry_of
 from stepnet.compiler.values.structure import leaves_as, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
 from stepnet.model.control import Controls, UncheckedCall, check_controls
+from stepnet.model.executables import Executables
 from stepnet.model.gradients.arguments import CallArguments
 from stepnet.model.gradients.backward import array_like
 from stepnet.model.gradients.prepared_gradients import form_of
-from stepnet.model.gradients.prepared_tangents import TangentCalls, TangentExecutable, kinds_of
+from stepnet.model.gradients.prepared_tangents import TangentExecutable, kinds_of
 from stepnet.model.model import Model, differentiable, gradient_kinds
 from stepnet.model.nets import run_net
 from stepnet.model.program import Asked, NetProgram
@@ -61,7 +62,8 @@ class Jvp:
 
     def __init__(self, model: Model) -> None:
         """Stores a model that has gradients, with empty caches for the programs that compute tangents."""
-        self.model, self.programs, self.calls = model, OrderedDict[Any, NetProgram](), TangentCalls()
+        self.model, self.programs = model, OrderedDict[Any, NetProgram]()
+        self.calls = Executables[TangentExecutable]()
         self.check = model.change_check
 
     def __call__(
@@ -108,9 +110,10 @@ class Jvp:
                 self.check()
             begins = initial is not None and not self.model.gives_final
             form = form_of(sequences, (*given,), last_only, engine, control, params is not None, begins)
-            done = None if form is None else self.calls.run(form, sequences, given, initial, params)
-            if done is not None:
-                return self.answer(done)
+            if form is not None:
+                done = self.calls.run(form, lambda call: call(sequences, given, initial, params))
+                if done is not None:
+                    return self.answer(done)
         order, last_only = self.model.gradient_order(engine), flag(last_only, "last_only")
         arguments = self.model.gradient_call(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, order)
