@@ -419,6 +419,20 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
     np.testing.assert_array_equal(expected, shared(x)[0])
 
 
+def test_a_long_step_wakes_a_sleeping_thread_and_shares_itself_with_it(shared: sn.RNN, constants: Constants):
+    constants("stepnet.compiler.targets.cpu.running.prepared_tasks", LONG=0.0)  # each step is a long one
+    x, stream, outputs, counts = inputs(1, 40), shared.stream(), [], []
+    for at in range(40):
+        until(lambda: all(worker.is_asleep for worker in WORKER_POOL.workers))
+        WORKER_POOL.lateness = Lateness()
+        outputs.append(stream.step(x[:, at]))
+        run = prepared(stream)
+        counts += [run.orders.thread_count] if isinstance(run, DividedTasks) else []
+    assert sum(count > 1 for count in counts) > 20, counts  # a processor may be taken meanwhile
+    sn.set_threads(1)
+    np.testing.assert_array_equal(np.stack(outputs, 1), shared(x)[0])
+
+
 def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
     shared: sn.RNN, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ):

@@ -15,6 +15,8 @@ from stepnet.errors import IndexOutsideError
 # Threads are woken for steps that follow each other within CLOSELY seconds. To wake one costs as much as
 # several steps, so at least SELDOM seconds pass between two attempts.
 CLOSELY, SELDOM = 100e-6, 2e-3
+# A step that takes longer than LONG seconds on one thread gains more from a second one than to wake it costs.
+LONG = 150e-6
 
 
 class Reach:
@@ -135,8 +137,9 @@ class PreparedTasks:
 class DividedTasks(PreparedTasks):
     """Prepared step that is divided among the threads that are awake.
 
-    To wake a sleeping thread, or one that was preempted, takes longer than the step. So other threads are not
-    waited for; they are woken for later steps if steps follow each other closely.
+    To wake a sleeping thread, or one that was preempted, takes longer than a short step. So other threads are
+    not waited for; they are woken for later steps if steps follow each other closely. A long step wakes them
+    itself, and waits for them: they would sleep again before the next one.
     """
 
     ended = roused = 0.0
@@ -150,14 +153,19 @@ class DividedTasks(PreparedTasks):
         return TaskGroup(WORKER_POOL, tasks, progress, wake=False, max_threads=most)
 
     def share(self) -> None:
-        """Runs all tasks on the threads that are awake. If these are fewer than the tasks, and such runs
-        follow one another closely, wakes other threads for later runs.
+        """Runs all tasks on the threads that are awake; if such a run was long, on all threads from then on.
+        If they are fewer than the tasks, and short runs follow one another closely, wakes other threads for
+        later runs.
         """
-        begun = time.perf_counter()
-        while self.orders.lead():
+        orders, begun = self.orders, time.perf_counter()
+        if orders.wake:
+            WORKER_POOL.make_ready(orders.max_threads - 1)
+        while orders.lead():
             self.between()
-        if self.orders.thread_count < self.orders.count:
-            if begun - self.ended < CLOSELY and begun - self.roused > SELDOM:
+        if orders.thread_count < orders.count:
+            self.ended, before = time.perf_counter(), self.ended
+            if self.ended - begun > LONG:
+                orders.set_wake(True)
+            elif begun - before < CLOSELY and begun - self.roused > SELDOM:
                 self.roused = begun
-                WORKER_POOL.wake(self.orders.count - 1)
-            self.ended = time.perf_counter()
+                WORKER_POOL.wake(orders.count - 1)

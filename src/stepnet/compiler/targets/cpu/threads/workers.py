@@ -32,7 +32,9 @@ from stepnet.compiler.targets.limits import limit, processors
 from stepnet.compiler.targets.threads import threads
 
 Array = np.ndarray
-MOST, ASKED, CAME, WORKED, WAITED = map(GROUP_FIELDS.index, ("most", "asked", "came", "worked", "waited"))
+PATIENT, WAKES, MOST, ASKED, CAME, WORKED, WAITED = map(
+    GROUP_FIELDS.index, ("patience", "wake", "most", "asked", "came", "worked", "waited")
+)
 # The polls of a shared task before its worker is given up: in a call (a sleeping thread needs 50 microseconds
 # to wake, and several times that if its processor sleeps), and in a single step.
 PATIENCE, STEP_PATIENCE = 20000, 40
@@ -145,15 +147,14 @@ class TaskGroup:
         wake: whether sleeping threads are woken.
         max_threads: the largest number of threads; None for one per task.
         """
-        self.pool, self.tasks, self.progress, self.wake = pool, tasks, progress, wake
+        self.pool, self.tasks, self.progress = pool, tasks, progress
         self.count = len(tasks)
         self.max_threads = self.count if max_threads is None else min(max_threads, self.count)
         self.fields = np.zeros(len(GROUP_FIELDS) + len(TASK_FIELDS) * self.count, np.int64)
         by_task = self.fields[len(GROUP_FIELDS) :].reshape(self.count, len(TASK_FIELDS))
         by_task[:, :2] = [(function.address, pointer) for function, pointer in tasks]
         gate_address = 0 if progress is None else progress.ctypes.data
-        patience = PATIENCE if wake else STEP_PATIENCE
-        header = pool.list_head.ctypes.data, gate_address, patience, wake, self.count, self.max_threads
+        header = pool.list_head.ctypes.data, gate_address, 0, 0, self.count, self.max_threads
         self.fields[: len(header)] = header
         self.address: int = self.fields.ctypes.data
         # Reading an element of a NumPy array takes twice as long, and a step takes only some microseconds.
@@ -162,6 +163,12 @@ class TaskGroup:
         self.function = handover_functions().lead
         self._late = int(LATE_SECONDS * clock().per_second)
         self._worked = self._waited = 0
+        self.set_wake(wake)
+
+    def set_wake(self, wake: bool) -> None:
+        """Sets whether later runs wake threads that sleep, and wait longer for them."""
+        self.wake = wake
+        self._view[PATIENT], self._view[WAKES] = (PATIENCE if wake else STEP_PATIENCE), int(wake)
 
     def begin(self) -> None:
         """Begins a run of the tasks: sets to 0 the times that the first thread works and waits, by which late
