@@ -37,6 +37,7 @@ class Layout:
         none), and its field.
     constants: the layout of constants and packed parameters.
     strides: for each record, the bytes from row to row.
+    vector_bytes: the bytes of a vector.
     arguments: the argument words that point to arrays, by kind.
     required_arguments: the words whose arrays must not be omitted.
     sequence_arguments: the words whose arrays `sequences` reads.
@@ -50,6 +51,7 @@ class Layout:
     memories: tuple[tuple[RowSource, int, Field], ...]
     constants: Constants
     strides: dict[str, int]
+    vector_bytes: int
     arguments: dict[str, list[int]]
     required_arguments: frozenset[int]
     sequence_arguments: tuple[int, ...]

@@ -27,17 +27,18 @@ def llvm_module(program: Lowered, processor: Processor) -> ir.Module:
     return module
 
 
-def layout_of(plan: Plan, program: Lowered) -> Layout:
+def layout_of(plan: Plan, program: Lowered, processor: Processor) -> Layout:
     """Describes the machine code of a plan (which operation of a net runs when) for its callers: which
     arguments and memory it needs.
 
-    program: the plan, lowered to loops.
+    program: the plan, lowered to loops for a processor.
     """
     return Layout(
         Needs.of(plan),
         program.program.memories,
         replace(program.constants, known={}),
         program.program.strides,
+        processor.vector_bytes,
         program.arguments,
         program.required_arguments,
         () if program.sequence is None else tuple(word for word, _ in program.sequence.inputs),

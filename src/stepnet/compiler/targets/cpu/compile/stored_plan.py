@@ -101,7 +101,7 @@ class Writing:
         generate, lowered = lazy_import("compile.generate"), lazy_import("lower.program").lowered
         for plan in self.plans:
             self.programs.append(lowered(plan, self.processor))
-            self.layouts.append(generate.layout_of(plan, self.programs[-1]))
+            self.layouts.append(generate.layout_of(plan, self.programs[-1], self.processor))
         entries = (entry for layout in self.layouts for _, entry in layout.constants.entries)
         packed = {
             (entry.sources[0].type.itemsize, entry.width, entry.weights)

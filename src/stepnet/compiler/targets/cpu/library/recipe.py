@@ -219,7 +219,7 @@ def compile_into(
         raise part_refusal(what, refusal)
     generate, program = lazy_import("compile.generate"), lazy_import("lower.program").lowered(plan, processor)
     names: Sequence[str] = generate.write_functions(module, program, processor, prefix)
-    layout: Layout = generate.layout_of(plan, program)
+    layout: Layout = generate.layout_of(plan, program, processor)
     for number in layout.needs.reduced:
         node, type_of = plan.net.nodes[number], plan.net.type_of
         across = Across("reduce", node.attributes["how"], type_of(node.inputs[0]), node.type)

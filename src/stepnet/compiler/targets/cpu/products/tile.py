@@ -16,7 +16,7 @@ from itertools import product
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.records import ADDRESS_BYTES
+from stepnet.compiler.targets.cpu.machine.records import ADDRESS_BYTES, LINE
 from stepnet.compiler.targets.cpu.products.arithmetic import Arithmetic, bytes_of
 from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import POINTER, Code, vector_of
@@ -73,11 +73,20 @@ class Ahead:
     bytes: ir.Value
 
     def fetch(self, code: Code, first: ir.Value, count: int) -> None:
-        """Writes the prefetches that belong to `count` packed words of k, from word `first` on."""
-        pointer = code.at(self.pointer, code.mul(first, self.bytes))
-        for _ in range(count):
-            code.prefetch(pointer, level=2)
-            pointer = code.at(pointer, self.bytes)
+        """Writes the prefetches that belong to `count` packed words of k, from word `first` on, but for the
+        first one; none are run if these words fetch a single line.
+        """
+        if count == 1:
+            return
+        with code.when(code.icmp_signed(">", self.bytes, code.number(LINE // count))):
+            pointer = code.at(self.pointer, code.mul(first, self.bytes))
+            for _ in range(1, count):
+                pointer = code.at(pointer, self.bytes)
+                code.prefetch(pointer, level=2)
+
+    def fetch_first(self, code: Code, first: ir.Value) -> None:
+        """Writes the prefetch that belongs to the packed word `first` of k."""
+        code.prefetch(code.at(self.pointer, code.mul(first, self.bytes)), level=2)
 
 
 @dataclass(frozen=True)
@@ -98,13 +107,18 @@ class FetchList:
     begin: ir.Value
 
     def fetch(self, code: Code, first: ir.Value, count: int) -> None:
-        """Writes the prefetches that belong to `count` packed words of k, from word `first` on."""
+        """Writes the prefetches that belong to `count` packed words of k, from word `first` on; none are run
+        once the list is at its end.
+        """
         each = min(self.entries, -(-self.entries * count // self.words))
-        turn = code.sdiv(code.add(self.begin, first), code.number(count))
-        begin = code.smaller(code.mul(turn, code.number(each)), code.number(self.entries - each))
-        places = code.at(self.pointer, code.mul(begin, code.number(ADDRESS_BYTES)))
-        for index in range(each):
-            code.prefetch(code.read(POINTER, code.at(places, index * ADDRESS_BYTES), ADDRESS_BYTES))
+        turns, word = -(-self.entries // each), code.add(self.begin, first)
+        with code.when(code.icmp_signed("<", word, code.number(turns * count))):
+            begin = code.mul(code.sdiv(word, code.number(count)), code.number(each))
+            if self.entries % each:
+                begin = code.smaller(begin, code.number(self.entries - each))
+            places = code.at(self.pointer, code.mul(begin, code.number(ADDRESS_BYTES)))
+            for index in range(each):
+                code.prefetch(code.read(POINTER, code.at(places, index * ADDRESS_BYTES), ADDRESS_BYTES))
 
 
 def accumulate(
@@ -207,6 +221,10 @@ class TileIteration:
         flat: the sums so far, as a flat list of registers, as `flat` makes it.
         """
         code, kind, tile = self.code, self.kind, self.tile
+        word = first if self.done is None else code.add(self.done, first)
+        # First, because LLVM would sink multiply-adds past a condition, and sums would not fit.
+        for ahead in self.ahead:
+            ahead.fetch(code, word, count)
         sums = self.nested(flat)
         k_bytes = kind.left_bytes if self.left.step is None else self.left.step
         weights = code.at(self.packed, code.mul(first, code.number(self.line_bytes)))
@@ -247,9 +265,9 @@ class TileIteration:
                 for (unit, gate), column in zip(columns, parameters, strict=True):
                     add(row, unit, gate, elements, column)
         # Last, because LLVM does not move loads across a prefetch, and sums would not fit the registers.
-        word = first if self.done is None else code.add(self.done, first)
         for ahead in self.ahead:
-            ahead.fetch(code, word, count)
+            if isinstance(ahead, Ahead):
+                ahead.fetch_first(code, word)
         return self.flat(sums)
 
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:

@@ -42,7 +42,7 @@ LARGE_BYTES = 384 * 1024
 """Parameters of at least this size displace everything else of a step from the L1 and L2 caches. Then other
 operands are prefetched, tiles take turns so that each parameter is loaded once, and steps traverse the unit
 blocks forwards and backwards in alternation."""
-AHEAD_ROWS = 4
+AHEAD_ROWS = 3
 """The fewest rows of a tile that fetches parameters for the tiles that follow. A tile of fewer rows reads its
 own as fast as they arrive."""
 TURN_BYTES = 512 * 1024

@@ -25,7 +25,10 @@ SLACK = 16
 BLOCK_BYTES = 384 * 1024
 LEAST_ROWS, BLOCK_ROWS = 64, 256
 FAR_BYTES = 8 * 2**20
-"""Parameters of at least this size are in the last-level cache at best."""
+FAR_ROWS = 4
+"""Parameters of at least FAR_BYTES are in the last-level cache at best. They are read once for FAR_ROWS rows
+per byte of a vector: fewer rows of narrower vectors multiply as long meanwhile, and fit a near cache.
+"""
 # If sequences may end early, lanes take new ones between blocks. Then a block has at most ENDING_STEPS steps,
 # and several steps only if it has at most ENDING_ROWS rows.
 ENDING_STEPS, ENDING_ROWS = 8, 16
@@ -44,8 +47,10 @@ def block_rows(layout: Layout) -> int:
     # Large parameters of the work outside the loop are read once per block. If blocks were small, they would
     # evict the parameters of the steps from the last cache.
     if layout.load.others.weights >= FAR_BYTES:
-        return BLOCK_ROWS
-    return max(min(BLOCK_ROWS, BLOCK_BYTES // layout.strides["block"]), LEAST_ROWS)
+        rows = FAR_ROWS * layout.vector_bytes
+    else:
+        rows = BLOCK_BYTES // layout.strides["block"]
+    return max(min(BLOCK_ROWS, rows), LEAST_ROWS)
 
 
 def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
