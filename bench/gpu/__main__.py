@@ -87,8 +87,10 @@ def matrices() -> None:
     """
     from bench.gpu.matrices import table
 
-    for line in table():
-        typer.echo(line)
+    for is_back in (False, True):
+        typer.echo("backward" if is_back else "forward")
+        for line in table(is_back):
+            typer.echo(line)
 
 
 @app.command()

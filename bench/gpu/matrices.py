@@ -6,6 +6,9 @@ flash-linear-attention and mamba_ssm compute these in several kernels, with valu
 memory. What is given of them is computed, not measured: the bytes that their kernels read and write, at the
 rate of a copy; for Mamba its exponentials, at the rate of the GPU's instruction, if these take longer. So it
 is the least that they can take.
+
+Of gradients, the backward pass is given: its loops, and the gradient of the decays; not the elementwise work
+around them, which is a kernel or two for all steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,16 +18,22 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
+from stepnet.compiler.net import decay_operands
 from stepnet.compiler.plan import Planning
 from stepnet.compiler.targets.cuda import (
     COSTS,
     CudaEngine,
     CudaOptions,
     CudaPrecision,
+    DeviceFacts,
     EmulatedDevice,
+    TrainedChunks,
+    decay_form,
+    decay_time,
     loop_of,
     time_of_blocks,
 )
+from stepnet.model.gradients.runs import Halved
 
 STEPS, BATCHES = 1024, (16, 64)
 CHUNK = 64
@@ -41,7 +50,7 @@ class MatrixCase:
     """A cell with its memory, the shapes of its inputs, and its parameters.
 
     vectors, states: how often the other kernels read or write a vector of each head, and the matrix of each
-        chunk. exponentials: of a step.
+        chunk. exponentials: of a step. back: vectors and states of the backward pass.
     """
 
     name: str
@@ -52,30 +61,42 @@ class MatrixCase:
     vectors: int = 0
     states: int = 0
     exponentials: int = 0
+    back: tuple[int, int] = (0, 0)
 
-    def others(self, rows: int, size: int = 4) -> float:
+    def others(self, rows: int, size: int = 4, is_back: bool = False) -> float:
         """Returns the least microseconds of a step of the other kernels. size: the bytes of a number."""
         matrix = int(np.prod(self.memory))
-        moved = size * (self.vectors * matrix / self.memory[-2] + self.states * matrix / CHUNK)
+        vectors, states = self.back if is_back else (self.vectors, self.states)
+        moved = size * (vectors * matrix / self.memory[-2] + states * matrix / CHUNK)
         return rows * max(moved / BYTES, self.exponentials / EXPONENTIALS)
 
+    def model(self) -> sn.RNN:
+        """Returns the recurrence, which knows its inputs."""
+        rnn = sn.RNN(self.step, self.params, memory=self.memory)
+        rnn({name: np.zeros((1, 1, *shape), "f4") for name, shape in self.inputs.items()})
+        return rnn
 
-def keyed(name: str, size: int, vectors: int, *further: str) -> MatrixCase:
+
+def keyed(name: str, size: int, vectors: int, back: tuple[int, int], *further: str) -> MatrixCase:
     """Returns the case of a cell of 8 heads with as many keys as values."""
     inputs = {**dict.fromkeys("qkv", (8, size)), **dict.fromkeys(further, (8,))}
     step: Any = getattr(sn.cells, name)
-    return MatrixCase(f"{name} {size}", step, (8, size, size), inputs, None, vectors, 2)
+    return MatrixCase(f"{name} {size}", step, (8, size, size), inputs, None, vectors, 2, back=back)
 
 
 def cases() -> list[MatrixCase]:
     """Returns all cases. A gated delta rule moves k four times, v, w, u and the new v twice, q and the output
     once; linear attention k and v twice, q and the output once; Mamba-2 x, B and C twice and the output.
+
+    Backward, the states are computed again and written, and so are their cotangents; both are then read with
+    all vectors and the cotangents of the outputs. A delta rule moves its corrections and their cotangents
+    besides.
     """
-    made = [keyed("gated_delta_rule", size, 14, "g", "beta") for size in (64, 128)]
-    made += [keyed("linear_attention", size, 6) for size in (64, 128)]
+    made = [keyed("gated_delta_rule", size, 14, (33, 4), "g", "beta") for size in (64, 128)]
+    made += [keyed("linear_attention", size, 6, (13, 4)) for size in (64, 128)]
     ssd = {"x": (8, 64), "dt": (8,), "B": (1, 64), "C": (1, 64)}
     numbers = {"A": -np.ones(8, "f4"), "D": np.ones(8, "f4")}
-    made.append(MatrixCase("mamba2 64", sn.cells.mamba2, (8, 64, 64), ssd, numbers, 7, 4))
+    made.append(MatrixCase("mamba2 64", sn.cells.mamba2, (8, 64, 64), ssd, numbers, 7, 4, back=(19, 10)))
     scan = {"x": (1024,), "dt": (1024,), "B": (16,), "C": (16,)}
     each = {"A": -np.ones((1024, 16), "f4"), "D": np.ones(1024, "f4")}
     count = 1024 * 16
@@ -85,19 +106,53 @@ def cases() -> list[MatrixCase]:
     return made
 
 
-def table() -> Iterator[str]:
-    """Yields the lines of the table of microseconds of a step."""
+PLANNING = Planning(CudaEngine.pipeline, COSTS)
+
+
+def backward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision) -> float:
+    """Returns the microseconds of a step of the backward pass in chunks: of its loops, and of decays."""
+    halved = Halved.of(rnn.net, range(len(rnn.net.inputs)), chunks=TrainedChunks(facts.shared))
+    total = 0.0
+    for part in halved.second.schedule.planned(PLANNING).parts:
+        if part.kind == "recurrence" and part.plan is not None:
+            total += loop_of(part.plan, rows, facts, CudaOptions(way)).microseconds
+        elif part.node is not None and part.node.operation == "decay_gradient":
+            given = decay_operands(
+                part.node.inputs, part.node.attributes["reads"], part.node.attributes["ends"]
+            )
+            net, counts = halved.second.net, (len(given.reads), len(given.keys))
+            (heads, keys), values = net.type_of(given.reads[0]).shape, net.type_of(given.d_reads[0]).shape[-1]
+            form = decay_form(*counts, keys, values, way, facts.shared)
+            assert form is not None
+            total += decay_time(form, rows, heads, facts)
+    return total
+
+
+def stepwise_time(rnn: sn.RNN, rows: int, facts: DeviceFacts) -> float:
+    """Returns the microseconds of a step of the backward pass step by step, of its loop."""
+    parts = Halved.of(rnn.net, range(len(rnn.net.inputs))).second.schedule.parts
+    plans = [part.plan for part in parts if part.kind == "recurrence" and part.plan is not None]
+    return sum(time_of_blocks(plan, rows, facts) for plan in plans)
+
+
+def table(is_back: bool = False) -> Iterator[str]:
+    """Yields the lines of the table of microseconds of a step; with `is_back` of the backward pass."""
     columns = ["", "sequences", "step by step", *WAYS, "others, float32", "others, bfloat16"]
     yield "| " + " | ".join(columns) + " |"
     yield "| --- | " + " | ".join("---:" for _ in columns[1:]) + " |"
     facts = EmulatedDevice().facts
     for case in cases():
-        rnn = sn.RNN(case.step, case.params, memory=case.memory)
-        rnn({name: np.zeros((1, 1, *shape), "f4") for name, shape in case.inputs.items()})
-        plan = rnn.plan.planned(Planning(CudaEngine.pipeline, COSTS))
+        rnn = case.model()
+        if is_back and not any(case.back):
+            continue
+        plan = rnn.plan.planned(PLANNING)
         for rows in BATCHES:
-            before = time_of_blocks(rnn.plan, rows, facts)
-            now = [loop_of(plan, rows, facts, CudaOptions(way)).microseconds for way in WAYS]
-            least = [case.others(rows, size) for size in (4, 2)]
+            if is_back:
+                before = stepwise_time(rnn, rows, facts)
+                now = [backward_time(rnn, rows, facts, way) for way in WAYS]
+            else:
+                before = time_of_blocks(rnn.plan, rows, facts)
+                now = [loop_of(plan, rows, facts, CudaOptions(way)).microseconds for way in WAYS]
+            least = [case.others(rows, size, is_back) for size in (4, 2)]
             numbers = [f"{time:.2f}" for time in (before, *now, *least)]
             yield f"| {case.name.replace('_', ' ')} | {rows} | " + " | ".join(numbers) + " |"

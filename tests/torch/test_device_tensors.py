@@ -21,6 +21,7 @@ from stepnet.torch.sequences import KEEP_STATES, check_capture, run_or
 from tests.torch.placed import (
     DEVICE,
     KERNELS,
+    answers,
     check_same,
     flat,
     on_packed,
@@ -88,6 +89,42 @@ class DecayLoop(torch.nn.Module):
 
 def test_a_scan_computes_what_a_loop_does() -> None:
     check_same(decay(engine="placed"), DecayLoop(), on_padded, torch.randn(4, 5, 3))
+
+
+def attention() -> Any:
+    """A Scan of a decaying linear attention with 16 keys and values, and its own scale of keys."""
+
+    def step(x: Any, S: Any, scale: Any) -> Any:
+        q, k, v, g = x[:, :16], x[:, 16:32] * scale, x[:, 32:48], x[:, 48:49]
+        S = np.exp(g)[:, :, None] * S + k[:, :, None] * v[:, None, :]
+        return (S * q[:, :, None]).sum(1), S
+
+    scale = np.linspace(0.1, 0.3, 16).astype("f4")
+    return stepnet.torch.Scan(sn.RNN(step, scale, memory=(16, 16)), engine="placed")
+
+
+class AttentionLoop(torch.nn.Module):
+    """The same as a loop of PyTorch's operations, over [batch, time, features]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.linspace(0.1, 0.3, 16))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        S, outputs = torch.zeros(len(x), 16, 16), list[torch.Tensor]()
+        for q, k, v, g in (each.split((16, 16, 16, 1), -1) for each in x.unbind(1)):
+            S = g.exp()[:, :, None] * S + (k * self.scale)[:, :, None] * v[:, None, :]
+            outputs.append((S * q[:, :, None]).sum(1))
+        return torch.stack(outputs, 1), S
+
+
+def test_gradients_of_a_matrix_run_in_chunks() -> None:
+    torch.manual_seed(4)
+    x = torch.randn(2, 20, 49) / 4
+    found, right = (answers(module, module, x) for module in (attention(), AttentionLoop()))
+    for one, other in zip(found, right, strict=True):
+        assert_close(one, other, 20, 256)
+    assert "gradient of decays" in KERNELS
 
 
 def test_second_derivatives_are_right() -> None:

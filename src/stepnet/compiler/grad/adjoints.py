@@ -19,6 +19,7 @@ STOPPED = "its purpose is to stop the cotangent"
 EXACT = "its result is a bool or an integer, which has no cotangent"
 SOURCE = "it has no operands: the caller reads its cotangent"
 RESULT = "handled with its recurrence: see `recurrence.py`"
+GRADIENT = "made for a gradient that is run, and not differentiated"
 PLANNED = "made by a pass, which runs after gradients are taken"
 
 
@@ -96,4 +97,5 @@ ADJOINTS: dict[str, Adjoint | str] = {
     "result": RESULT,
     "recur": RESULT,
     "products": PLANNED,
+    "decay_gradient": GRADIENT,
 }

@@ -13,6 +13,7 @@ body may have further memories, which are computed step by step inside a block.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from stepnet.compiler.grad.matrix_adjoint import core_in_chunks
 from stepnet.compiler.net.ir import Net, Node, Recur
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.load import BlockCosts
@@ -29,6 +30,8 @@ class BlockChoice:
     size: the number of steps.
     recur: the recurrence, one step of which is `size` of the original.
     reason: why `size` is 1; empty otherwise.
+    in_chunks: whether kernels of the engine run its gradient in chunks of steps. refused: why they do not,
+        for a matrix; empty where the engine has none.
 
     >>> print(BlockChoice(1, Recur(Net((), (), ()), 0, 0), "no memory is a matrix"))
     1 step: no memory is a matrix
@@ -37,10 +40,15 @@ class BlockChoice:
     size: int
     recur: Recur
     reason: str = ""
+    in_chunks: bool = False
+    refused: str = ""
 
     def __str__(self) -> str:
         """Writes the number of steps, with the reason if it is one."""
-        return f"{self.size} steps" if self.size > 1 else f"1 step: {self.reason}"
+        if self.in_chunks:
+            return "chunks of steps, by products of matrices"
+        said = f"{self.size} steps" if self.size > 1 else f"1 step: {self.reason}"
+        return f"{said}; not in chunks: {self.refused}" if self.refused else said
 
 
 def block_choices(net: Net, costs: BlockCosts) -> dict[int, BlockChoice]:
@@ -57,11 +65,26 @@ def block_choices(net: Net, costs: BlockCosts) -> dict[int, BlockChoice]:
             n: BlockChoice(1, recur, "a sequence has sequences inside") for n, recur in recurrences.items()
         }
     return {
-        number: block_choice(recur, costs)
+        number: choice_of(net, number, costs)
         if net.type_of(net.nodes[number].inputs[0]).extent == STEPS
         else BlockChoice(1, recur, "its sequences are not those of the call")
         for number, recur in recurrences.items()
     }
+
+
+def choice_of(net: Net, number: int, costs: BlockCosts) -> BlockChoice:
+    """Chooses how a recurrence of a net is trained: in chunks, if the engine has kernels for them; else in
+    blocks of steps, or step by step. A reason why a matrix has no chunks is given with that.
+    """
+    recur = net.nodes[number].recur
+    if costs.chunks is None:
+        return block_choice(recur, costs)
+    core = core_in_chunks(net, number, costs.chunks)
+    if not isinstance(core, str):
+        return BlockChoice(1, recur, in_chunks=True)
+    choice = block_choice(recur, costs)
+    is_of_matrices = any(is_matrix(recur.body.nodes[number]) for number in recur.memories)
+    return replace(choice, refused=core) if is_of_matrices else choice
 
 
 def block_choice(recur: Recur, costs: BlockCosts) -> BlockChoice:

@@ -9,11 +9,12 @@ It is a net like any other: passes, engines and gradients take it.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from stepnet.compiler.grad.constants import constants_outside
 from stepnet.compiler.grad.forward import Forward
 from stepnet.compiler.grad.handover import handed_over
-from stepnet.compiler.grad.recurrence import transpose
+from stepnet.compiler.grad.matrix_adjoint import FitsChunks, transpose_cores, with_cores
 from stepnet.compiler.grad.stored_values import with_stored_values
 from stepnet.compiler.grad.sweep import Sweep
 from stepnet.compiler.grad.value import Value
@@ -29,7 +30,12 @@ from stepnet.compiler.values.collector import paused_collector
 from stepnet.errors import RefusedError
 
 
-def vjp(net: Net, argnums: Sequence[int] | None = None, is_stored: bool = False) -> Net:
+def vjp(
+    net: Net,
+    argnums: Sequence[int] | None = None,
+    is_stored: bool = False,
+    chunks: FitsChunks | None = None,
+) -> Net:
     """Makes the gradient net: it computes a net's results, and its inputs' cotangents from the results'.
 
     Its inputs are the inputs of the net, then one for each floating-point result: the cotangent of the
@@ -37,6 +43,8 @@ def vjp(net: Net, argnums: Sequence[int] | None = None, is_stored: bool = False)
 
     argnums: positions of the inputs whose cotangents are computed; by default all floating-point ones.
     is_stored: whether cotangents of results in half precision are in it too; by default they are float32.
+    chunks: tells which recurrences whose memory is a matrix have gradients that run in chunks of steps; None
+        for none.
     Raises `RefusedError` for a recurrence in int8.
     The gradient of a recurrence in bfloat16 is in bfloat16 too. It is that of the function without rounding,
     at the rounded values, and each of its products and contracts rounds both sides. The cotangents of
@@ -64,20 +72,26 @@ def vjp(net: Net, argnums: Sequence[int] | None = None, is_stored: bool = False)
             "bfloat16, and quantize it again"
         )
     with paused_collector():
-        return joint_net(net, argnums, is_stored)
+        return joint_net(net, argnums, is_stored, chunks)
 
 
-def joint_net(net: Net, argnums: Sequence[int] | None, is_stored: bool = False) -> Net:
+def joint_net(
+    net: Net,
+    argnums: Sequence[int] | None,
+    is_stored: bool = False,
+    chunks: FitsChunks | None = None,
+) -> Net:
     """Makes the gradient net that `vjp` documents, without its checks: the results of a net, and cotangents
     of inputs from those of the results.
 
     argnums: positions of the inputs whose cotangents are results; None for all floating-point inputs.
-    is_stored: as of `vjp`.
+    is_stored, chunks: as of `vjp`.
     """
     # Consecutive products are merged here. Otherwise a half that does not save the intermediate product would
     # merge them later, and round differently from a half that saves it.
     for rewrite in (prune, fold, split_concat_matmul, chain, constants_outside):
         net = rewrite(net)
+    net, cores = (net, {}) if chunks is None else with_cores(net, chunks)
     types = [net.type_of(number) for number in net.inputs]
     if argnums is None:
         argnums = [position for position, type_ in enumerate(types) if type_.is_float]
@@ -88,7 +102,7 @@ def joint_net(net: Net, argnums: Sequence[int] | None, is_stored: bool = False) 
         for result, number in enumerate(net.results)
         if net.type_of(number).is_float
     }
-    sweep = Sweep(builder, net, Forward(copy_of).copy(builder, net), transpose)
+    sweep = Sweep(builder, net, Forward(copy_of).copy(builder, net), partial(transpose_cores, cores))
     for result, seed in seeds.items():
         sweep.add(net.results[result], seed)
     sweep.run()

@@ -4,8 +4,8 @@
                                  backward  dx, dW       of x, W, dy, saved...
 
 The saved values are those of the forward half that the backward half reads. Constants and their expansions
-are recomputed, and so are windows of steps, and values in half precision that are cast to float32: the values
-that they are windows or casts of are saved.
+are recomputed, and so are windows of steps, values in half precision that are cast to float32, and values in
+another shape or order: the values that they are made of are saved.
 """
 
 from stepnet.compiler.net.ir import Builder, Net, ancestors, with_inputs
@@ -48,7 +48,7 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     read = {operand for number in needed & late for operand in net.nodes[number].inputs} | set(
         gradient_results
     )
-    again = windows_among(net, read - late) | widened_among(net, read - late)
+    again = windows_among(net, read - late) | widened_among(net, read - late) | views_among(net, read - late)
     read |= {operand for number in again for operand in net.nodes[number].inputs}
 
     def is_made_again(number: int) -> bool:
@@ -98,6 +98,20 @@ def windows_among(net: Net, numbers: set[int]) -> set[int]:
         return {number, *below} if below else below
 
     return {found for number in numbers for found in source(number)}
+
+
+def views_among(net: Net, numbers: set[int]) -> set[int]:
+    """Returns the nodes among `numbers` that show all elements of a value in another shape or order, and
+    those behind them that do: the value is saved, unless it is an input, and so it is saved once.
+    """
+    found, waiting = set[int](), [*numbers]
+    while waiting:
+        number = waiting.pop()
+        node = net.nodes[number]
+        if node.operation in ("reshape", "transpose") and number not in found:
+            found.add(number)
+            waiting += node.inputs
+    return found
 
 
 def widened_among(net: Net, numbers: set[int]) -> set[int]:

@@ -1,5 +1,6 @@
 """Nets: types, the table of operations, the graph, and the interpreter that defines its meaning."""
 
+from stepnet.compiler.net.decays import decay_operands
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
@@ -27,6 +28,7 @@ __all__ = [
     "Recur",
     "Type",
     "Window",
+    "decay_operands",
     "interpret",
     "widened",
 ]

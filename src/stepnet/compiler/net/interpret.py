@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.decays import decay_operands
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.ir import Builder, Net, Node
@@ -312,6 +313,17 @@ def extended_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
     return Extension.of(node.attributes).indices(segments.into(node.type.extent), read)
 
 
+def decays(
+    net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
+) -> Buffer:
+    """Computes a `decay_gradient` node, the gradients of the decays of a matrix.
+
+    segments: the numbers of rows, steps and deeper entries. memory: where the operands lie.
+    """
+    given = decay_operands(operands, node.attributes["reads"], node.attributes["ends"])
+    return memory.decay_gradient(given, segments.into(node.type.extent), node.attributes["reverse"])
+
+
 COPIED = {"arrange": arranged_indices, "extend": extended_indices}
 """The operations whose results are steps of the operand, each with the function of their indices there."""
 
@@ -477,6 +489,7 @@ ACROSS = {
     "scores": paired,
     "mix": paired,
     **dict.fromkeys(COPIED, copied),
+    "decay_gradient": decays,
     "contract": contract,
     "result": result,
     "recur": recur,

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from stepnet.compiler.net.decays import DecayOperands, decay_gradient
 from stepnet.compiler.net.pairs import PAIRED, PairPlaces
 from stepnet.compiler.net.reductions import REDUCTIONS
 from stepnet.compiler.net.types import Type
@@ -100,6 +101,12 @@ class TargetMemory(Protocol[Kind]):
         """
         ...
 
+    def decay_gradient(self, operands: DecayOperands[Kind], offsets: Array, reverse: bool) -> Kind:
+        """Computes the gradients of the decays of a matrix. offsets: where each sequence begins and ends.
+        reverse: whether they run from their last step.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class HostMemory:
@@ -154,6 +161,10 @@ class HostMemory:
     def paired(self, operation: str, first: Array, second: Array, pairs: PairPlaces, over: str) -> Array:
         """Computes values at pairs of steps, or sums over pairs: the operation "scores" or "mix"."""
         return PAIRED[operation](first, second, pairs, over)
+
+    def decay_gradient(self, operands: DecayOperands[Array], offsets: Array, reverse: bool) -> Array:
+        """Computes the gradients of the decays of a matrix."""
+        return decay_gradient(operands, offsets, reverse)
 
 
 HOST = HostMemory()

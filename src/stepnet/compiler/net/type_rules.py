@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.net.decays import decay_operands
 from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.compiler.net.pairs import OVER, PAIRED, keys_of, pairs_of, queries_of
@@ -33,10 +34,11 @@ from stepnet.errors import NetError
 Array = np.ndarray
 ENDS = ("first", "last")
 """The single steps of a sequence to which `expand` can write; by default it writes to all."""
+FLOAT = "float32"
 TOTALS = ("contract", "scatter", "reduce")
 """Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row, and a
 `contract` unless its result has one."""
-BETWEEN_STEPS = (*WINDOWED, *PAIRED, "arrange", "extend")
+BETWEEN_STEPS = (*WINDOWED, *PAIRED, "arrange", "extend", "decay_gradient")
 """Operations that read other steps of a sequence than that of their result."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
@@ -374,6 +376,25 @@ def arrange_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
     if not own or not (may_be or axis in (own, whole_axis(own)) or own == whole_axis(axis)):
         raise NetError(f"arrange leads from steps to the same steps, not from {operand} to {axis}")
     return (operand.at((*ROWS, axis)),)
+
+
+def decay_gradient_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Returns the result type of decay_gradient: that of the decays, of each head at steps. Raises `NetError`
+    for operands that do not fit a matrix of heads, keys and values.
+    """
+    given = decay_operands(operands, attributes["reads"], attributes["ends"])
+    (heads, keys), values = given.reads[0].shape, given.d_reads[0].shape[-1]
+    wanted = [
+        *((each, STEPS, (heads, keys)) for each in (*given.reads, *given.keys)),
+        *((each, STEPS, (heads, values)) for each in (*given.d_reads, *given.written)),
+        (given.decay, STEPS, (heads,)),
+        *((each, ROWS, (heads, keys, values)) for each in (given.initial, given.last) if each is not None),
+    ]
+    if any(each != Type(extent, shape, FLOAT) for each, extent, shape in wanted):
+        raise NetError(
+            f"decay_gradient takes vectors of {heads} heads of {keys} keys and {values} values in {FLOAT}"
+        )
+    return (given.decay,)
 
 
 def extend_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:

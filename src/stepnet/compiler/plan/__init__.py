@@ -1,7 +1,7 @@
 """Passes, plans and schedules: from a traced net to the work of an engine, in the order in which it runs."""
 
 from stepnet.compiler.plan.apart import unit_fibers
-from stepnet.compiler.plan.load import BlockCosts, CallSize, CostModel, FiberCosts, Load, Machine
+from stepnet.compiler.plan.load import BlockCosts, CallSize, CostModel, FiberCosts, Load, Machine, MatrixSizes
 from stepnet.compiler.plan.partition import CallPartition, Partition, Wavefront
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline, optimised
 from stepnet.compiler.plan.passes.read_before import with_early_reads
@@ -19,6 +19,7 @@ __all__ = [
     "FiberCosts",
     "Load",
     "Machine",
+    "MatrixSizes",
     "Part",
     "Partition",
     "Pipeline",

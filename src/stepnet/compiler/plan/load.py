@@ -108,6 +108,21 @@ class FiberCosts:
 
 
 @dataclass(frozen=True)
+class MatrixSizes:
+    """The sizes of a matrix that is a memory.
+
+    keys, values: of a head. reads, writes: the vectors that read it, and that are written to it, at a step.
+    has_decay: whether it decays.
+    """
+
+    keys: int
+    values: int
+    reads: int
+    writes: int
+    has_decay: bool
+
+
+@dataclass(frozen=True)
 class BlockCosts:
     """Costs of training recurrences in blocks of steps (`compiler/grad/blocks.py`).
 
@@ -120,6 +135,8 @@ class BlockCosts:
     streams: the number of sums over a matrix, and of its terms, that fit in registers; a gradient has twice
         as many.
     worth: blocks are used if they cost less than this fraction of single steps.
+    chunks: tells why a matrix of some sizes is not trained in chunks of steps by kernels of the engine, which
+        go before blocks ("" if it is); None for an engine without such kernels.
     """
 
     sizes: tuple[int, ...]
@@ -129,6 +146,7 @@ class BlockCosts:
     stream: float
     streams: int
     worth: float
+    chunks: Callable[[MatrixSizes], str] | None = None
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,20 @@ def matrix_rule(recur: Recur) -> MatrixRule | str:
         return str(error)
 
 
+def vectors_of_read(recur: Recur) -> list[Array]:
+    """Returns for each read of a step of the form the flat indices of its vector, [heads, keys], in the
+    factor.
+    """
+    finder = RuleFinder(recur)
+    rule, found = finder.rule(), list[Array]()
+    heads, keys, values = rule.sizes
+    for read in rule.reads:
+        type_, shape = rule.body.type_of(read.factor), rule.body.type_of(read.product).shape
+        at = np.broadcast_to(np.arange(type_.size).reshape(type_.shape), shape)
+        found.append(finder.terms_of_read(read, at).reshape(heads, values, keys)[:, 0])
+    return found
+
+
 class OtherFormError(Exception):
     """A step has another form. Its text says why."""
 

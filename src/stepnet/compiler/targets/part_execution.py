@@ -7,7 +7,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import COPIED, LevelSizes, by_steps, copied, expand, paired, windowed
+from stepnet.compiler.net.interpret import (
+    COPIED,
+    LevelSizes,
+    by_steps,
+    copied,
+    decays,
+    expand,
+    paired,
+    windowed,
+)
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.pairs import PAIRED
@@ -295,6 +304,9 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
         return {part.results[0]: bound(across, given, positions)}
     if part.node.operation in WINDOWED:
         return {part.results[0]: windowed(net, part.node, [value], frame.segments, frame.memory)}
+    if part.node.operation == "decay_gradient":
+        given = [frame.memory.contiguous(values[number]) for number in part.reads]
+        return {part.results[0]: decays(net, part.node, given, frame.segments, frame.memory)}
     if part.node.operation in COPIED:
         return {part.results[0]: copied(net, part.node, [value], frame.segments, frame.memory)}
     if part.node.operation == "expand":

@@ -31,6 +31,7 @@ from stepnet.compiler.targets import (
     choose,
     engine_named,
     gradient_order,
+    planning_for,
 )
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.once import computed_once, entry_of
@@ -108,6 +109,7 @@ class DifferentiableNet:
         engine: Asked = "auto",
         is_each: bool = False,
         is_stored: bool = False,
+        is_own: bool = False,
     ) -> "FixedPasses":
         """Returns passes that save values of a fixed number and known types, for a graph that holds them.
 
@@ -116,9 +118,12 @@ class DifferentiableNet:
         is_each: whether gradients of parameters are those of each sequence, and not their sum. Raises
             `RefusedError` where the net has no such gradient.
         is_stored: whether `backward` takes cotangents in the dtypes of the results, also in half precision.
+        is_own: whether the engine's own way to compute gradients may be taken, in chunks of steps: values
+            that are saved then depend on the engine.
         """
-        key = "halves", wanted, is_each, is_stored
-        run = entry_of(self._kept, key, lambda: Halved.of(self.net, wanted, is_each, is_stored))
+        chunks = planning_for(self.gradient_engines(engine)).costs.blocks.chunks if is_own else None
+        key = "halves", wanted, is_each, is_stored, chunks
+        run = entry_of(self._kept, key, lambda: Halved.of(self.net, wanted, is_each, is_stored, chunks))
         return FixedPasses(self, wanted, self.gradient_engines(engine), run, is_stored)
 
     def refusal(self, engine: str, wanted: tuple[int, ...] = ()) -> str | None:

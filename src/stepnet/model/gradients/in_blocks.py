@@ -48,7 +48,7 @@ def trained(net: Net, wanted: Sequence[int], costs: BlockCosts) -> GradientRun:
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
     if not numbers:
-        return replace(Halved.of(net, wanted), blocks=texts)
+        return replace(Halved.of(net, wanted, chunks=costs.chunks), blocks=texts)
 
     def run_of(each: Section | IsolatedRecurrence, places: list[int]) -> SectionRun:
         """Makes the programs of a part of the net: in blocks (several steps computed as one) for a recurrence
@@ -57,7 +57,7 @@ def trained(net: Net, wanted: Sequence[int], costs: BlockCosts) -> GradientRun:
         places: the positions of the part's inputs whose gradients are computed.
         """
         if isinstance(each, Section):
-            return AtOnce.of(each, places)
+            return AtOnce.of(each, places, costs.chunks)
         return InBlocks.of(each.section, choices[each.number], places)
 
     return replace(Sectioned.of(net, wanted, sections_around(net, numbers), run_of), blocks=texts)

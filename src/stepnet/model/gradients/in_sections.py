@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stepnet.compiler.grad.matrix_adjoint import FitsChunks
 from stepnet.compiler.grad.sections import Section
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets import Call, Order
@@ -90,12 +91,12 @@ class AtOnce:
     wanted: tuple[int, ...]
 
     @classmethod
-    def of(cls, section: Section, wanted: Sequence[int]) -> "AtOnce":
+    def of(cls, section: Section, wanted: Sequence[int], chunks: FitsChunks | None = None) -> "AtOnce":
         """Makes the programs that run a section (part of a net) and its gradients for all steps at once.
 
-        wanted: the positions of the inputs whose gradients are computed.
+        wanted: the positions of the inputs whose gradients are computed. chunks: as of `vjp`.
         """
-        return cls(section, Halved.of(section.net, wanted), tuple(wanted))
+        return cls(section, Halved.of(section.net, wanted, chunks=chunks), tuple(wanted))
 
     @property
     def saved_count(self) -> int:

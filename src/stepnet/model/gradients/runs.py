@@ -14,6 +14,7 @@ import numpy as np
 
 from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.grad.halves import halves
+from stepnet.compiler.grad.matrix_adjoint import FitsChunks
 from stepnet.compiler.grad.per_sequence import per_sequence
 from stepnet.compiler.grad.tangent_net import jvp
 from stepnet.compiler.net.ir import Net
@@ -98,7 +99,14 @@ class Halved:
     blocks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, net: Net, wanted: Sequence[int], is_each: bool = False, is_stored: bool = False) -> "Halved":
+    def of(
+        cls,
+        net: Net,
+        wanted: Sequence[int],
+        is_each: bool = False,
+        is_stored: bool = False,
+        chunks: FitsChunks | None = None,
+    ) -> "Halved":
         """Makes the forward and backward halves of a net's gradient for the inputs at the positions `wanted`.
 
         The forward half returns the results of the net, then further values to save for the backward half. A
@@ -108,8 +116,9 @@ class Halved:
             `RefusedError` where a net has no such gradient.
         is_stored: whether the backward half takes cotangents in the dtypes of the results, also in half
             precision.
+        chunks: as of `vjp`.
         """
-        both = vjp(net, wanted, is_stored)
+        both = vjp(net, wanted, is_stored, chunks)
         parts = halves(per_sequence(both) if is_each else both, len(net.inputs), len(net.results))
         own = len(net.results)
         results, saved = list(parts.forward.results[:own]), list[int]()

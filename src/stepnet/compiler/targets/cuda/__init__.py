@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.arrays.products import WAYS, contracted, multiply
     from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
     from stepnet.compiler.targets.cuda.chunked.costs import chunk_choices
+    from stepnet.compiler.targets.cuda.chunked.decay_costs import decay_time
+    from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm, decay_form
+    from stepnet.compiler.targets.cuda.chunked.decays import decay_code
     from stepnet.compiler.targets.cuda.chunked.form import ChunkForm
     from stepnet.compiler.targets.cuda.chunked.loop import ChunkWriter, chunk_code
+    from stepnet.compiler.targets.cuda.chunked.sizes import TrainedChunks
     from stepnet.compiler.targets.cuda.codes import LANE_WORDS, LoopCode
     from stepnet.compiler.targets.cuda.device import (
         Device,
@@ -83,6 +87,7 @@ __all__ = [
     "CudaMemory",
     "CudaOptions",
     "CudaPrecision",
+    "DecayForm",
     "Device",
     "DeviceArray",
     "DeviceCode",
@@ -108,6 +113,7 @@ __all__ = [
     "TensorSchedule",
     "TensorShape",
     "TensorStep",
+    "TrainedChunks",
     "arranged",
     "as_wavefronts",
     "assembled",
@@ -119,6 +125,9 @@ __all__ = [
     "code_of",
     "contracted",
     "cuda_device",
+    "decay_code",
+    "decay_form",
+    "decay_time",
     "empty",
     "facts_of",
     "fitted",
@@ -159,6 +168,11 @@ HOMES = {
     "chunk_choices": "chunked.costs",
     "ChunkWriter": "chunked.loop",
     "ChunkForm": "chunked.form",
+    "DecayForm": "chunked.decay_form",
+    "TrainedChunks": "chunked.sizes",
+    "decay_code": "chunked.decays",
+    "decay_form": "chunked.decay_form",
+    "decay_time": "chunked.decay_costs",
     "assembled": "assembler",
     "ptxas": "assembler",
     "LoopLoad": "loops.beside",

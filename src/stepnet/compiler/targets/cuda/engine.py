@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -23,6 +24,7 @@ from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cuda.arrays.constants import CudaConstants
 from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
 from stepnet.compiler.targets.cuda.arrays.totals import total
+from stepnet.compiler.targets.cuda.chunked.sizes import TrainedChunks
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, DeviceFacts, allocated_by
 from stepnet.compiler.targets.cuda.driver.gpu import cuda_device
@@ -85,9 +87,19 @@ class CudaEngine:
     number: int = 0
     options: CudaOptions = DEFAULT
     pipeline: Pipeline = PASSES
-    costs: CostModel = COSTS
     runs_gradients: bool = True
     has_same_bits: bool = False
+
+    @property
+    def costs(self) -> CostModel:
+        """The costs by which nets are planned, and trained, on the device."""
+        return self.own_costs
+
+    @computed_once
+    def own_costs(self) -> CostModel:
+        """The costs with the sizes of matrices whose gradients fit on the device."""
+        chunks = TrainedChunks(self.device.facts.shared)
+        return replace(COSTS, blocks=replace(COSTS.blocks, chunks=chunks))
 
     @property
     def memory(self) -> CudaMemory:
@@ -97,7 +109,7 @@ class CudaEngine:
     @computed_once
     def own_memory(self) -> CudaMemory:
         """The memory of the device, which keeps arrays of integers for later calls."""
-        return CudaMemory(self.device)
+        return CudaMemory(self.device, self.options.precision)
 
     def refuse(self, schedule: Schedule) -> str | None:
         """Returns why this engine cannot run a schedule (a net cut into parts); None if it can."""

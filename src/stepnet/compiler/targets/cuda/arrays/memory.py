@@ -17,8 +17,10 @@ from weakref import finalize
 
 import numpy as np
 
+from stepnet.compiler.net.decays import DecayOperands
 from stepnet.compiler.net.pairs import PairPlaces
 from stepnet.compiler.net.windows import Window, check_room
+from stepnet.compiler.targets.cuda.chunked.decay_form import decay_form
 from stepnet.compiler.targets.cuda.device import (
     Allocation,
     Device,
@@ -54,9 +56,9 @@ MOST_KEPT = 128
 class CudaMemory:
     """Memory of a device whose buffers are `DeviceArray`s; it is a `TargetMemory`."""
 
-    def __init__(self, device: Device) -> None:
-        """Takes the device whose memory it is."""
-        self.device = device
+    def __init__(self, device: Device, precision: str = "float32") -> None:
+        """Takes the device whose memory it is. precision: in which its kernels multiply matrices."""
+        self.device, self.precision = device, precision
         self.kept = OrderedDict[Hashable, DeviceArray]()
         self.constants = dict[int, DeviceArray]()
 
@@ -293,6 +295,27 @@ class CudaMemory:
             else kernel_code("arrays.sums.mix", first.dtype, over)
         )
         launch_over(self.device, code, shape[0] << shift, words)
+        return made
+
+    def decay_gradient(
+        self, operands: DecayOperands[DeviceArray], offsets: Array, reverse: bool
+    ) -> DeviceArray:
+        """Computes the gradients of the decays of a matrix, with a block for each head of a sequence."""
+        (_, heads, keys), values = operands.reads[0].shape, operands.d_reads[0].shape[-1]
+        counts = len(operands.reads), len(operands.keys)
+        form = decay_form(*counts, keys, values, self.precision, self.device.facts.shared)
+        assert form is not None, "the gradient does not fit, which `TrainedChunks` refuses"
+        rows, made = len(offsets) - 1, empty(self.device, operands.decay.shape, "float32")
+        if not made.nbytes:
+            return made
+        chunks = int(offsets[-1]) // form.steps + rows
+        scratch = empty(self.device, (chunks, heads, keys, values), "float32")
+        ends = [0 if each is None else each.address for each in (operands.initial, operands.last)]
+        vectors = (*operands.reads, *operands.d_reads, *operands.keys, *operands.written)
+        words = [made.address, self.indices(offsets).address, scratch.address, heads, int(reverse)]
+        words += [operands.decay.address, *ends, *(array.address for array in vectors)]
+        code = kernel_code("chunked.decays.decay_code", form)
+        self.device.launch(code, rows * heads, words)
         return made
 
     # ---- indices, launches

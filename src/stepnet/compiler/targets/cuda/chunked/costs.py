@@ -16,12 +16,12 @@ from stepnet.compiler.targets.cuda.arrays.product_shares import DEPTH, TENSOR_WA
 from stepnet.compiler.targets.cuda.chunked.form import (
     THREADS,
     TILE_COLUMNS,
-    TILE_ROWS,
     WARPS,
     ChunkForm,
     chunk_forms,
     tiles_together,
 )
+from stepnet.compiler.targets.cuda.chunked.sizes import TILE_ROWS
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.loops.lanes import LanePace
 from stepnet.compiler.targets.cuda.tensor.costs import (

@@ -21,23 +21,21 @@ from math import ceil
 from stepnet.compiler.plan.matrix_rule import MatrixRead, MatrixRule, matrix_rule
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.arrays.product_shares import TENSOR_WAYS
+from stepnet.compiler.targets.cuda.chunked.sizes import FIRST, TILE_ROWS, without_chunks
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.entries.elements import uniform
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 
 THREADS, WARPS = 512, 16
-TILE_ROWS, TILE_COLUMNS = 16, 8
-"""The rows and columns of a product of tensor cores."""
+TILE_COLUMNS = 8
+"""The columns of a product of tensor cores."""
 STEPS = 64, 32, 16
 """The steps that a chunk may have."""
 MOST_SOLVED = 4
 """The most reads on which what is written may depend; of each, a thread has some steps in registers."""
-MOST_KEYS = 256
 MOST_TILES = 8
 """The products of tensor cores that a warp computes together: of one or two left operands with others."""
-FIRST = 16
-"""The values of a head that a block has at least."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +176,8 @@ def chunk_forms(plan: Plan, facts: DeviceFacts, way: str) -> list[ChunkForm] | s
     if isinstance(rule, str):
         return rule
     _, keys, values = rule.sizes
-    if keys % TILE_ROWS or values % FIRST or keys > MOST_KEYS:
-        return f"{keys} keys and {values} values of a head: chunks take multiples of {TILE_ROWS}"
+    if refused := without_chunks(keys, values):
+        return refused
     if len(rule.solved) > MOST_SOLVED:
         return f"{len(rule.solved)} values of a step depend on one another"
     assert way in TENSOR_WAYS

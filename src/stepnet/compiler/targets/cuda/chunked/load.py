@@ -10,6 +10,7 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.chunked.form import THREADS, ChunkForm
+from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO
 from stepnet.compiler.targets.cuda.entries.elements import ElementWriter, RowOfThread
 from stepnet.compiler.targets.cuda.entries.places import Place
 from stepnet.compiler.targets.cuda.functions import F32
@@ -18,8 +19,6 @@ from stepnet.compiler.targets.cuda.loops.loop import LoopForm, LoopWriter
 from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
-DTYPE = "float32"
-ONE, ZERO = ir.Constant(F32, 1.0), ir.Constant(F32, 0.0)
 
 
 @dataclass(frozen=True)

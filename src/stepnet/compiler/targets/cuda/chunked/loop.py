@@ -17,8 +17,9 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 from stepnet.compiler.targets.cuda.chunked.form import THREADS, ChunkForm
-from stepnet.compiler.targets.cuda.chunked.load import DTYPE, ONE, ZERO, ChunkSteps
+from stepnet.compiler.targets.cuda.chunked.load import ChunkSteps
 from stepnet.compiler.targets.cuda.chunked.products import ChunkProductWriter
+from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.entries.elements import literal, uniform
 from stepnet.compiler.targets.cuda.functions import F32, FOUR

@@ -1,0 +1,81 @@
+"""The gradient of the decays of a matrix that is a memory: the operation `decay_gradient`.
+
+    S_t = a_t S_t-1 + p_t w_t        dS_t-1 = a_t dS_t + x_t dr_t        da_t = <dS_t, S_t-1>
+
+for each head of a matrix [heads, keys, values], with outer products of keys and values. It reads both
+matrices at each step, which run in opposite directions; an engine may compute it without storing either
+(`grad/matrix_adjoint.py`).
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from stepnet.compiler.values.records import dataclass
+
+Array = np.ndarray
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class DecayOperands(Generic[Kind]):
+    """Operands of the operation.
+
+    reads, d_reads: x and dr, of each read. keys, written: p and w, of each write. All are at steps, [heads,
+        keys] or [heads, values].
+    decay: at steps, [heads]. initial, last: of each sequence, S before its first step and dS behind its last
+        one, [heads, keys, values]; None for zeros.
+    """
+
+    reads: Sequence[Kind]
+    d_reads: Sequence[Kind]
+    keys: Sequence[Kind]
+    written: Sequence[Kind]
+    decay: Kind
+    initial: Kind | None
+    last: Kind | None
+
+
+def decay_operands(operands: Sequence[Kind], reads: int, ends: Sequence[str]) -> DecayOperands[Kind]:
+    """Returns the operands of a node by what they are.
+
+    reads: how many reads there are. ends: those of "initial" and "last" that are among the operands.
+    """
+    count = len(operands) - len(ends) - 1
+    known = dict(zip(ends, operands[count + 1 :], strict=True))
+    cuts = (0, reads, 2 * reads, reads + count // 2, count)
+    kinds = [operands[first:stop] for first, stop in pairwise(cuts)]
+    vectors = kinds[0], kinds[1], kinds[2], kinds[3]
+    return DecayOperands(*vectors, operands[count], known.get("initial"), known.get("last"))
+
+
+def decay_gradient(operands: DecayOperands[Array], offsets: Array, reverse: bool) -> Array:
+    """Computes the gradients of the decays, [steps, heads].
+
+    offsets: where each sequence begins and ends. reverse: whether sequences run from their last step.
+    """
+    made = np.zeros_like(operands.decay)
+    shape = *operands.reads[0].shape[1:], operands.d_reads[0].shape[-1]
+    zeros = np.zeros((len(offsets) - 1, *shape), made.dtype)
+    initial, last = (zeros if each is None else each for each in (operands.initial, operands.last))
+
+    def outer(keys: Sequence[Array], values: Sequence[Array], step: int) -> Array:
+        """Returns the sum of outer products at a step."""
+        pairs = zip(keys, values, strict=True)
+        return np.sum([key[step][:, :, None] * value[step][:, None] for key, value in pairs], axis=0)
+
+    for row, (first, stop) in enumerate(pairwise(offsets)):
+        steps = range(first, stop)[:: -1 if reverse else 1]
+        matrix, before = initial[row], list[Array]()
+        for step in steps:
+            before.append(matrix)
+            matrix = operands.decay[step][:, None, None] * matrix
+            matrix = matrix + outer(operands.keys, operands.written, step)
+        after = last[row]
+        for step in reversed(steps):
+            made[step] = (before.pop() * after).sum((-2, -1))
+            after = operands.decay[step][:, None, None] * after
+            after = after + outer(operands.reads, operands.d_reads, step)
+    return made

@@ -1,0 +1,42 @@
+"""Estimate of the time of the gradient of decays (`chunked/decay_form.py`), as that of chunks (`costs.py`).
+
+Nothing of it was measured.
+"""
+
+from math import ceil
+
+from stepnet.compiler.targets.cuda.chunked.costs import MAIN_BYTES, MOVED, REGISTERS, tile_instructions
+from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm
+from stepnet.compiler.targets.cuda.chunked.form import THREADS, WARPS
+from stepnet.compiler.targets.cuda.device import DeviceFacts
+from stepnet.compiler.targets.cuda.tensor.costs import SCHEDULERS
+from stepnet.compiler.targets.cuda.tensor.facts import facts_of
+
+MEETINGS = 10
+"""The barriers of a chunk, in both passes."""
+WAITS = 3
+"""The instructions of a turn of a sum that wait for one another."""
+
+
+def decay_time(form: DecayForm, rows: int, heads: int, device: DeviceFacts) -> float:
+    """Estimates the microseconds of a step of some sequences."""
+    facts = facts_of(device)
+    steps, keys, values, reads, writes = form.steps, form.keys, form.values, form.reads, form.writes
+    instruction = facts.warp + facts.scheduler * WARPS / SCHEDULERS
+    vectors = (2 * reads + writes) * (keys + values)
+    loaded = (vectors * steps + 2 * keys * values) / THREADS
+    products = [
+        (keys, values, reads * steps),
+        (keys, values, writes * steps),
+        *[(steps, steps, keys), (steps, steps, values)] * (reads * writes),
+        *[(steps, keys, values)] * (reads + writes),
+    ]
+    multiplying = sum(tile_instructions(*each, form.way) for each in products)
+    chains = facts.wait * WAITS * (2 * steps + keys + values + 2 * steps)
+    alone = 2 * facts.read + instruction * (MOVED * loaded + multiplying) + chains + MEETINGS * facts.barrier
+    together = max(1, min(device.registers // (REGISTERS * THREADS), device.shared // form.shared))
+    used = min(together, ceil(rows * heads / device.multiprocessors))
+    at_once = used * device.multiprocessors
+    moved = min(rows * heads, at_once) * 4 * (vectors + 2 * keys * values / steps)
+    step = max((1 + facts.crowd * (used - 1)) * alone / steps, moved / MAIN_BYTES)
+    return ceil(rows * heads / at_once) * step

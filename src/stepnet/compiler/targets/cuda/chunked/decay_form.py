@@ -1,0 +1,98 @@
+"""The gradient of the decays of a matrix in chunks of steps (`net/decays.py`): its places in shared memory.
+
+A block has one head of one sequence. With S ahead of a chunk of C steps, and dS behind it, the gradient of
+the decay of step t is a sum over what was written before it and what is read behind it:
+
+    da_t = sum of L(t, u) L(s, t) N(u, s)    s before t: steps, and -1 for S; u behind t: steps, and C for dS
+
+    N(u, s)    (x_u p_s) (dr_u w_s)          N(C, s)    p_s dS w_s
+    N(u, -1)   x_u S dr_u                    N(C, -1)   <S, dS>
+
+L(s, t) is the product of the decays between two steps. No decay is divided by, and none is taken twice.
+
+A first pass, from the last chunk on, keeps dS behind each chunk in main memory; a second one, from the first
+chunk on, has S in shared memory, and computes N by products on tensor cores.
+"""
+
+from math import ceil
+
+from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.records import dataclass
+
+STEPS = 64, 32, 16
+"""The steps that a chunk may have."""
+
+
+@dataclass(frozen=True)
+class DecayForm:
+    """The kernel of the gradient of decays.
+
+    reads, writes: the vectors that are read and written at a step. keys, values: of a head.
+    steps: of a chunk. way: how float32 is multiplied, a key of `TENSOR_WAYS`.
+    """
+
+    reads: int
+    writes: int
+    keys: int
+    values: int
+    steps: int
+    way: str
+
+    @property
+    def key_row(self) -> int:
+        """The length of a row of keys; a few numbers longer, so that lanes read from different banks."""
+        return self.keys + 4
+
+    @property
+    def value_row(self) -> int:
+        """The length of a row of values."""
+        return self.values + 4
+
+    @property
+    def pair_row(self) -> int:
+        """The length of a row of N, of each s from -1 on."""
+        return self.steps + 2
+
+    @computed_once
+    def places(self) -> dict[str, int]:
+        """The first bytes of all arrays in shared memory, and under "end" that behind them.
+
+        matrix: S ahead of the chunk, and in the first pass dS behind it, [keys, values].
+        x, r: of the reads, [steps, keys] and [steps, values]. p, w: of the writes.
+        pairs: N, [steps + 1, steps + 1]. products: (x_u p_s), [steps, steps].
+        ahead, behind: terms of N(u, -1), with N(C, -1) last, and of N(C, s), for each key.
+        decay: of each step. decays: their products from step s (column) on, until each step (row).
+        """
+        steps = self.steps
+        sizes = {
+            "matrix": self.keys * self.value_row,
+            "x": self.reads * steps * self.key_row,
+            "r": self.reads * steps * self.value_row,
+            "p": self.writes * steps * self.key_row,
+            "w": self.writes * steps * self.value_row,
+            "pairs": (steps + 1) * self.pair_row,
+            "products": steps * self.pair_row,
+            "ahead": (steps + 1) * self.key_row,
+            "behind": steps * self.key_row,
+            "decay": steps,
+            "decays": (steps + 1) * (steps + 1),
+        }
+        found, used = dict[str, int](), 0
+        for name, size in sizes.items():
+            found[name] = used
+            used += 16 * ceil(size / 4)
+        return {**found, "end": used}
+
+    @property
+    def shared(self) -> int:
+        """The bytes of shared memory of a block."""
+        return self.places["end"]
+
+
+def decay_form(reads: int, writes: int, keys: int, values: int, way: str, shared: int) -> DecayForm | None:
+    """Returns the kernel with the most steps of a chunk that fits; None if none does.
+
+    shared: the bytes of shared memory that a block may have.
+    """
+    forms = (DecayForm(reads, writes, keys, values, steps, way) for steps in STEPS)
+    return next((form for form in forms if form.shared <= shared), None)

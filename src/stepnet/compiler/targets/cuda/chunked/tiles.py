@@ -1,0 +1,122 @@
+"""Writes products of matrices in shared memory on tensor cores, whose tiles the warps of a block share."""
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from stepnet.compiler.targets.cpu.writing.code import integer
+from stepnet.compiler.targets.cuda.arrays.numbers_code import KernelNumbers
+from stepnet.compiler.targets.cuda.arrays.product_shares import DEPTH, Operand, ProductTile, TensorShare
+from stepnet.compiler.targets.cuda.chunked.form import TILE_COLUMNS, WARPS, tiles_together
+from stepnet.compiler.targets.cuda.chunked.sizes import TILE_ROWS
+from stepnet.compiler.targets.cuda.device import LANES
+from stepnet.compiler.targets.cuda.entries.places import PlaceWriter
+from stepnet.compiler.targets.cuda.functions import F32
+from stepnet.compiler.values.records import dataclass
+
+Value = ir.Value
+DTYPE = "float32"
+ONE, ZERO = ir.Constant(F32, 1.0), ir.Constant(F32, 0.0)
+
+
+@dataclass(frozen=True)
+class ChunkSide:
+    """A side of a product in shared memory. row: the bytes between its rows (columns, of a right side); k:
+    those between its k. scale: writes a factor for a k; None for 1.
+    """
+
+    first: Value
+    row: int
+    k: int
+    scale: Callable[[Value], Value] | None = None
+
+
+class TileWriter:
+    """Writer of products of matrices in shared memory.
+
+    code: of the kernel. way: how float32 is multiplied, a key of `TENSOR_WAYS`.
+    """
+
+    def __init__(self, code: PlaceWriter, way: str) -> None:
+        """Begins with the instructions of a way."""
+        self.code = code
+        tile = ProductTile(TILE_ROWS, TILE_COLUMNS, 1, 1)
+        self.share = TensorShare(KernelNumbers(code, DTYPE), tile, way)
+
+    def write(
+        self,
+        rows: int,
+        columns: int,
+        depth: int,
+        sides: Callable[[Value, Value], tuple[ChunkSide, ChunkSide]],
+        store: Callable[[Value, Value, Value], None],
+    ) -> None:
+        """Writes products of [rows, depth] and [depth, columns], whose tiles the warps share.
+
+        sides: takes the first row and column of a tile; writes where both sides begin there.
+        store: takes the row, the column and the number of each result of the lane.
+        """
+        code = self.code
+        below, beside = tiles_together(rows, columns)
+        across = columns // (TILE_COLUMNS * beside)
+        warp, lane = code.divided(code.thread, LANES)
+        quad, place = code.divided(lane, 4)
+        with code.loop(warp, integer(rows // (TILE_ROWS * below) * across), WARPS) as task:
+            down, right_of = code.divided(task, across)
+            row = code.multiplied(down, TILE_ROWS * below)
+            column = code.multiplied(right_of, TILE_COLUMNS * beside)
+            tiles = [code.add(row, integer(TILE_ROWS * n)) for n in range(below)]
+            lefts = [sides(each, column)[0] for each in tiles]
+            right = sides(row, column)[1]
+
+            def turn(k: Value, totals: list[Value]) -> list[Value]:
+                """Writes the products of `DEPTH` k."""
+                steps = range(0, DEPTH, self.share.way.depth)
+                b = [
+                    [self.operand(right, k, n, TILE_COLUMNS * tile, 1, quad, place) for n in steps]
+                    for tile in range(beside)
+                ]
+                made = list[Value]()
+                for left in lefts:
+                    a = [self.operand(left, k, n, 0, 2, quad, place) for n in steps]
+                    made += self.share.products(a, b)
+                return [code.fadd(x, y) for x, y in zip(totals, made, strict=True)]
+
+            found = code.carry(0, depth, [ZERO] * (4 * below * beside), turn, step=DEPTH)
+            for index, value in enumerate(found):
+                tile, quarter = divmod(index, 4)
+                down_by, right_by = divmod(tile, beside)
+                lower, further = divmod(quarter, 2)
+                at = code.add(code.add(tiles[down_by], quad), integer(8 * lower))
+                beyond = code.add(code.multiplied(place, 2), integer(TILE_COLUMNS * right_by + further))
+                store(at, code.add(column, beyond), value)
+
+    def operand(
+        self, side: ChunkSide, k: Value, further: int, row: int, count: int, quad: Value, place: Value
+    ) -> Operand:
+        """Writes loads of a lane's registers of an operand, as `TensorShare.operand` has them.
+
+        k, further: the first k of the product, which is the sum. row: the first row of the side, or column.
+        count: 2 for the left side, of 16 rows; 1 for the right one.
+        """
+        code, packed = self.code, self.share.way.depth // 8
+        first_k = code.add(k, code.add(code.multiplied(place, packed), integer(further)))
+
+        def number(k_there: int, more: int) -> Value:
+            """Writes a load of a number, `more` rows on."""
+            at = code.add(first_k, integer(k_there))
+            offset = code.add(code.multiplied(code.add(quad, integer(row + more)), side.row),
+                              code.multiplied(at, side.k))  # fmt: skip
+            value = code.read(F32, code.at(side.first, offset), 4)
+            return value if side.scale is None else code.fmul(value, side.scale(at))
+
+        places = [(k_there, 8 * n) for k_there in (0, 4 * packed) for n in range(count)]
+        terms = self.share.way.left if count == 2 else self.share.way.right
+        if packed == 1 and terms == 2:
+            # What tf32 leaves is cut off by the tensor cores themselves.
+            numbers = [number(*each) for each in places]
+            near = [code.function_call("tf32", F32, [x]) for x in numbers]
+            return [near, [code.fsub(x, y) for x, y in zip(numbers, near, strict=True)]]
+        if packed == 1:
+            return self.share.in_tf32([number(*each) for each in places], terms)
+        return self.share.in_bfloat16([[number(k, more), number(k + 1, more)] for k, more in places], terms)
