@@ -339,6 +339,10 @@ TESTS: dict[str, Sequence[str]] = {
         "tests/model/test_attention.py",
     ),
     "compiler/targets/cpu/running/sums_code.py": ("tests/compiler/targets/cpu/test_sums.py",),
+    "compiler/targets/cpu/emit/tile_sums.py": (
+        "tests/compiler/targets/cpu/test_fetched_ahead.py",
+        *GENERATED,
+    ),
     "compiler/targets/cpu/emit/scans.py": ("tests/compiler/targets/cpu/test_scans.py",),
     "compiler/targets/cpu/writing/storage_dtypes.py": ("tests/compiler/targets/cpu/test_stored_code.py",),
     "compiler/targets/cpu/lower/stage.py": ("tests/compiler/targets/cpu/test_phases.py", *GENERATED),

@@ -19,8 +19,8 @@ class EmulatedTiles(MatrixTiles):
 
     def __init__(self, code: Code) -> None:
         super().__init__(code)
-        self.tiles = self.reserved(TILES * ROWS * ROW_BYTES)
-        self.set_sizes = self.reserved(64)
+        self.tiles = code.stack_memory(TILES * ROWS * ROW_BYTES, ROW_BYTES)
+        self.set_sizes = code.stack_memory(64, ROW_BYTES)
         with code.goto_entry_block():
             code.zero_bytes(self.set_sizes, 64)
 

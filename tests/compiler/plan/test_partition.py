@@ -156,6 +156,14 @@ def test_parameters_that_are_larger_than_a_cache_are_in_part_read_from_it():
     assert MACHINE.reading(0) == 0.0
 
 
+def test_threads_with_parameters_of_their_own_share_the_last_cache():
+    """Two threads keep half as much of it each: the rest comes from memory."""
+    size = 2 * MACHINE.caches[2]
+    later = 1 / MACHINE.reads[3] - 1 / MACHINE.reads[2]
+    more = MACHINE.reading(size, 2) - MACHINE.reading(size)
+    assert more == pytest.approx(MACHINE.caches[2] / 4 * later, rel=0.05)
+
+
 def test_a_partition_says_what_was_weighed():
     ways = (
         CallPartition("alone", 1, 66e-6),

@@ -77,12 +77,16 @@ class Machine:
     worth: float
     block_sizes: tuple[int, ...]
 
-    def reading(self, size: float) -> float:
+    def reading(self, size: float, threads: int = 1) -> float:
         """Estimates the seconds that each step takes on this machine to read `size` bytes of parameters: for
         each cache, the fraction that is still there from the step before at its rate, the rest from memory.
+
+        threads: so many threads each read as much, of other parameters, and share the cache of the third
+            level.
         """
         seconds, left = 0.0, 1.0
-        for level, (room, rate) in enumerate(zip(self.caches, self.reads, strict=False)):
+        rooms = *self.caches[:2], self.caches[2] / threads
+        for level, (room, rate) in enumerate(zip(rooms, self.reads, strict=False)):
             # If a cache is slightly too small, most parameters are evicted before the next step, as other
             # values need room too. Steps read large parameters forwards and backwards in turn, and find some.
             held = min(1.0, max(0.0, (self.room + self.lost) - size / room) / self.lost)
@@ -242,7 +246,7 @@ class StageLoad:
         thread_bytes = sum(
             product.weights * product.largest(threads) / product.blocks for product in self.products
         )
-        reading = machine.reading(thread_bytes) / thread_bytes if thread_bytes else 0.0
+        reading = machine.reading(thread_bytes, threads) / thread_bytes if thread_bytes else 0.0
         seconds = sum(product.seconds(rows, threads, reading, machine) for product in self.products)
         of_others = self.exchanged * rows * (1 - thread_bytes / self.weights) if self.exchanged else 0.0
         return seconds + self.flops * rows / threads / machine.flops + of_others / machine.exchange

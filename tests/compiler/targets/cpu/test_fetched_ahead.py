@@ -1,5 +1,6 @@
 """Tiles fetch the parameters of the tiles that follow, each a part, where these are in a far cache; and the
-memory of their own elementwise work, a part with each of the packed words that they multiply."""
+memory of their own elementwise work, a part with each of the packed words that they multiply. If a unit block
+exceeds a near cache, they multiply and fetch it in sections of k."""
 
 import ctypes
 import re
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets.cpu import I64, POINTER, Code, FetchList, Tile, host_processor
 from stepnet.compiler.targets.cpu.compile.generate import llvm_module
@@ -17,7 +19,9 @@ from stepnet.compiler.targets.cpu.emit.cells import Following, TilePlace, fetche
 from stepnet.compiler.targets.cpu.lower.program import lowered
 
 Array = np.ndarray
-LINE, UNROLLED = 64, 4
+LINE, UNROLLED, SECTION = 64, 4, 2
+DEEP, UNITS = 3072, 32
+"""The elements that are summed, and the units, of a recurrence whose products have sections."""
 
 
 class RecordingCode(Code):
@@ -68,7 +72,8 @@ def fetched(tile: Tile, words: int, unit_bytes: int, block: int, parts: int) -> 
             code.loop(code.number(0), code.number(parts)) as part,
             code.loop(code.number(0), code.number(turns)) as turn,
         ):
-            following = Following(code.number(block), part, code.number(parts))
+            section = code.number(SECTION) if tile.sections > 1 else None
+            following = Following(code.number(block), part, code.number(parts), section)
             place = TilePlace(part, code.number(0), turn if turns > 1 else None, following)
             ahead = fetched_ahead(code, packed, unit_bytes, words, tile, place)
             assert ahead is not None
@@ -99,14 +104,25 @@ def test_each_listed_address_is_fetched_during_the_products(entries: int, words:
 
 @pytest.mark.parametrize(
     ("tile", "gates", "parts"),
-    [(Tile(8, 1), 3, 4), (Tile(8, 1), 3, 16), (Tile(8, 1, 2), 4, 2), (Tile(4, 2), 3, 8), (Tile(3, 1), 4, 32)],
+    [
+        (Tile(8, 1), 3, 4),
+        (Tile(8, 1), 3, 16),
+        (Tile(8, 1, 2), 4, 2),
+        (Tile(4, 2), 3, 8),
+        (Tile(3, 1), 4, 32),
+        (Tile(8, 1, sections=4), 3, 4),
+        (Tile(8, 1, 2, sections=4), 4, 2),
+    ],
 )
 def test_all_parameters_of_the_next_tile_are_fetched(tile: Tile, gates: int, parts: int):
     """Each tile fetches a part, one line with the products of a few words of k if there are many tiles."""
     words, block = 64, 5
-    unit_bytes = words * gates * LINE
+    unit_bytes = tile.sections * words * gates * LINE
     places = fetched(tile, words, unit_bytes, block, parts)
     begin, end = block * unit_bytes, (block + tile.units) * unit_bytes
+    if tile.sections > 1:
+        begin += SECTION * words * gates * LINE
+        end = begin + words * gates * LINE
     assert min(places) == begin
     assert max(places) < end
     # Parts are rounded down to whole bytes of a word, so that the last lines may be left to the processor.
@@ -140,3 +156,36 @@ def test_threads_that_share_steps_fetch_the_values_that_others_computed():
     program = lowered(gru.plan, processor)
     assert (program.load.loop.exchanged, program.load.others.exchanged) == (4 * 64, 0)
     assert re.search(r"llvm\.prefetch.*i32 0, i32 3, i32 1", str(llvm_module(program, processor)))
+
+
+def deep_step(x: Array, h: Array, params: dict[str, Array]) -> tuple[Array, Array]:
+    """A memory of which each step drops the first numbers and appends the new ones."""
+    z, n, o = (np.tanh(x @ params[f"W{name}"] + h @ params[f"R{name}"]) for name in "zno")
+    new = z * n + (1 - z) * o
+    return new, np.concatenate([h[..., UNITS:], new], axis=-1)
+
+
+def test_sections_of_k_give_the_bits_of_single_rows_and_are_right():
+    """Rows in one group of tiles and in two, and such as need tiles of few rows, which have no sections."""
+    random = np.random.default_rng(5)
+    params = {name + gate: random.normal(0, 0.02, (DEEP, UNITS)) for name in "WR" for gate in "zno"}
+    rnn, wide = (
+        sn.RNN(
+            deep_step, {name: value.astype(dtype) for name, value in params.items()}, memory=DEEP, inputs=DEEP
+        )
+        for dtype in ("float32", "float64")
+    )
+    processor = host_processor()
+    if processor.registers == 32:
+        # Of a kind of tile: its shape, the mask and shift of one unit block, its narrow kind, its sections.
+        kinds = re.findall(
+            r"i64 8, i64 1, i64 -1, i64 63, i64 \d+, i64 (\d+)",
+            str(llvm_module(lowered(rnn.plan, processor), processor)),
+        )
+        assert set(kinds) == {"6"}
+    x = random.normal(size=(77, 2, DEEP)).astype("f4")
+    single = np.concatenate([rnn(row[None], engine="llvm")[0] for row in x])
+    for rows in (8, 13, 77):
+        np.testing.assert_array_equal(rnn(x[:rows], engine="llvm")[0], single[:rows])
+    expected = wide(x.astype("f8"), engine="interpret")[0]
+    np.testing.assert_allclose(single, expected, rtol=0, atol=2e-5)

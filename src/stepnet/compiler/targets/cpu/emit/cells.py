@@ -3,7 +3,7 @@
 A tile may extend past the last row: records are allocated there, but their contents are never read.
 """
 
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 
 from llvmlite import ir
@@ -51,11 +51,13 @@ class Following:
     """Unit block (a vector of features of the result) whose parameters are fetched by the tiles before it.
 
     part, parts: the number of a tile among those tiles, each of which fetches a part, and how many there are.
+    section: the section of k of these parameters; None for all k.
     """
 
     block: ir.Value
     part: ir.Value
     parts: ir.Value
+    section: ir.Value | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class TilePlace:
     following: the unit block whose parameters are fetched; None for none.
     fetched: the pointer to the list of addresses that the elementwise work reads and writes, which are
         fetched; None for none.
+    section: the index of the section of k that it computes, of `Tile.sections` equal ones; None for all k.
     """
 
     row: ir.Value
@@ -75,6 +78,7 @@ class TilePlace:
     gate_group: ir.Value | None = None
     following: Following | None = None
     fetched: ir.Value | None = None
+    section: ir.Value | None = None
 
 
 def fetched_ahead(
@@ -83,7 +87,7 @@ def fetched_ahead(
     """Computes which parameters a tile fetches for the tiles that follow; None for none.
 
     packed: the pointer to the parameters of the first unit block (vector of features).
-    unit_bytes, words: the bytes of the parameters of a unit block, and the packed words of k.
+    unit_bytes, words: the bytes of the parameters of a unit block, and the packed words of a section of k.
     """
     following = place.following
     if following is None or tile.rows < AHEAD_ROWS:
@@ -92,8 +96,12 @@ def fetched_ahead(
     if place.gate_group is not None:
         turns = code.number(tile.gate_groups)
         part, parts = code.add(code.mul(part, turns), place.gate_group), code.mul(parts, turns)
-    each = code.sdiv(code.number(tile.units * unit_bytes // words), parts)
+    section_bytes = tile.units * unit_bytes // tile.sections
+    each = code.sdiv(code.number(section_bytes // words), parts)
     begin = code.at(packed, code.mul(following.block, code.number(unit_bytes)))
+    if tile.sections > 1:
+        assert following.section is not None
+        begin = code.at(begin, code.mul(following.section, code.number(section_bytes)))
     return Ahead(code.at(begin, code.mul(part, code.mul(each, code.number(words)))), each)
 
 
@@ -157,10 +165,12 @@ class CellCode:
                 [TileCell(code.add(row, code.number(index)), block, {}) for index in range(abreast)]
             )
 
-    def tile(self, tile: Tile, place: TilePlace) -> list[TileCell]:
+    def tile(self, tile: Tile, place: TilePlace, initial: Sums | None = None) -> list[TileCell]:
         """Writes the products of one register tile (rows x unit blocks, which are vectors of features of the
         result); returns its cells with their sums. If the tile computes a group of gates, the cells have its
         sums under the first of the nodes that the sums compute (`ports`).
+
+        initial: the sums over the sections of k before; None for zeros.
         """
         code = self.code
         cells = [
@@ -169,17 +179,17 @@ class CellCode:
             for i in range(tile.rows)
         ]
         for product in self.loop.products:
-            sums = self.products(product, tile, place)
+            sums = self.products(product, tile, place, initial)
             for index, cell in enumerate(cells):
                 gates = sums[index % tile.rows][index // tile.rows]
                 cell.sums.update(zip(product.ports[: len(gates)], gates, strict=True))
         return cells
 
-    def products(self, product: ProductSum, tile: Tile, place: TilePlace) -> Sums:
+    def products(self, product: ProductSum, tile: Tile, place: TilePlace, initial: Sums | None) -> Sums:
         """Writes one sum of matrix products over a tile (rows x unit blocks, which are vectors of features);
-        returns the accumulators [row][unit block][gate].
+        returns the accumulators [row][unit block][gate]. initial: those to begin with; None for zeros.
         """
-        sums: Sums | None = None
+        sums = initial
         for operand in product.operands:
             sums = self.operand_product(operand, len(product.ports), sums, tile, place)
         assert sums is not None
@@ -209,6 +219,13 @@ class CellCode:
             group_bytes = code.number(own_gates * width * kind.word_bytes)
             packed = code.at(packed, code.mul(place.gate_group, group_bytes))
         words = code.at(packed, kind.heads * line_bytes)
+        word_count //= tile.sections
+        if tile.sections > 1:
+            assert place.section is not None
+            done = code.mul(place.section, code.number(word_count))
+            words = code.at(words, code.mul(done, code.number(line_bytes)))
+            offset = code.mul(done, code.number(kind.left_bytes))
+            left = replace(left, pointers=tuple(code.at(row, offset) for row in left.pointers))
         shape = {
             "inner": word_count,
             "gates": own_gates,

@@ -7,6 +7,12 @@
                                           of the next block are fetched, by each of the tiles a part
                 epilogue                  one for all kinds: it reads the accumulators from memory
 
+    if the weights of a block and of the next one exceed a near cache:
+            for block, for 8 tiles of rows, for section of k, for each of these tiles:
+                products                  the accumulators of the section before are read from memory. Weights
+                                          of the next section are fetched
+                epilogue                  after the last section
+
     order of the groups in steps 0, 1, 2     a b c d | d c b a | a b c d      d, then a are still cached
 
 A table says how many tiles of each kind cover the rows. The epilogue, the elementwise work on the sums, is
@@ -15,7 +21,6 @@ accumulators from registers. If the weights exceed the cache, it holds those tha
 step goes through the groups in the opposite order.
 """
 
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -25,12 +30,13 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, Following, TileCell, TilePlace
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.emit.tile_sums import TileSums
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop, exchanged_fields
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS
 from stepnet.compiler.targets.cpu.products.tiles import Tile, power_of_two
-from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code, register_type
+from stepnet.compiler.targets.cpu.writing.code import I1, I64, POINTER, Code, register_type
 from stepnet.compiler.values.records import dataclass
 
 
@@ -96,13 +102,15 @@ def alternating_flag(code: Code) -> ir.Value:
     return now
 
 
-ENTRIES = ("rows", "units", "mask", "shift", "narrow")
+ENTRIES = ("rows", "units", "mask", "shift", "narrow", "sections")
 """The words of a kind of tile in the table that the code reads.
 
 rows, units: its shape. mask, shift: its cell c is row c & mask, unit c >> shift. narrow: the number of the
-kind with as many rows and one unit block.
+kind with as many rows and one unit block. sections: the number of sections of k.
 """
 Entries = dict[str, ir.Value]
+ABREAST_TILES = 8
+"""The most tiles that compute a section of k before they all compute the next one."""
 
 
 def narrow(tile: Tile) -> Tile:
@@ -131,11 +139,12 @@ class Tiled:
     Unit blocks that do not fill a tile are computed by its narrow kind, one by one. A long epilogue is
     written once for all kinds of tiles, and reads the accumulators from memory.
 
-    shared: whether the epilogue is written once.
     ahead: whether parameters of tiles that follow are prefetched.
+    has_sections: whether some kind of tile computes k in sections.
+    sums: the memory of the sums that the epilogue reads, which is written once; None if each kind of tile has
+        its own epilogue.
     fetched: the pointer to stack memory for the addresses that the epilogue of a tile reads and writes, which
-        are prefetched; None if they are not.
-    ports: the type of each sum of a cell, by the node that it computes, in the order of the sums in memory.
+        are prefetched, `listed_bytes` for each tile; None if they are not.
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
@@ -150,27 +159,26 @@ class Tiled:
         parted = [shape for shape in shapes if unit.blocks % shape.units or grain % shape.units]
         self.has_narrow = bool(parted)
         self.kinds = list(dict.fromkeys([*shapes, *(narrow(shape) for shape in parted)]))
-        self.ports = {
+        ports = {
             port: register_type(product.dtype, unit.stage.width)
             for product in unit.loop.products
             for port in product.ports
             if port >= 0
         }
-        self.shared, self.ahead = tiling.keeps_sums, tiling.fetches_ahead
+        self.ahead, self.has_sections = tiling.fetches_ahead, any(shape.sections > 1 for shape in shapes)
+        self.sums: TileSums | None = None
         self.fetched: ir.Value | None = None
         self.entries = self.table("tiles", [word for kind in self.kinds for word in self.entries_of(kind)])
         self.counts = self.table("counts", counts_of(tiling))
         with self.code.goto_entry_block():
             self.next_row = self.code.alloca(I64)
-            if self.shared:
-                cells = max(kind.rows * kind.units for kind in self.kinds)
-                self.bytes = -(-vector_bytes // LINE) * LINE
-                sums = self.code.alloca(ir.ArrayType(I8, cells * len(self.ports) * self.bytes))
-                sums.align = LINE
-                self.sums = self.code.inttoptr(self.code.ptrtoint(sums, I64), POINTER)
-                if tiling.is_large:
-                    addresses = self.code.alloca(ir.ArrayType(I64, cells * len(unit.fetched)))
-                    self.fetched = self.code.inttoptr(self.code.ptrtoint(addresses, I64), POINTER)
+        if tiling.keeps_sums:
+            cells = max(kind.rows * kind.units for kind in self.kinds)
+            tiles = ABREAST_TILES if self.has_sections else 1
+            self.sums = TileSums.of(self.code, ports, vector_bytes, cells, tiles)
+            if tiling.is_large:
+                self.listed_bytes = 8 * cells * len(unit.fetched)
+                self.fetched = self.code.stack_memory(tiles * self.listed_bytes, 8)
 
     def table(self, name: str, numbers: list[int]) -> ir.Value:
         """Adds a constant table of integers to the module; returns the pointer to it."""
@@ -239,20 +247,69 @@ class Tiled:
         """
         code = self.code
         entries = self.entries_at(kind)
-        blocks = code.loop(group.begin, group.end, entries["units"])
-        with blocks as block, code.loop(start, stop, entries["rows"]) as row:
-            following = self.following(row, block, group, start, stop, entries) if self.ahead else None
-            place = TilePlace(row, block, following=following, fetched=self.fetched)
-            if self.fetched is not None:
-                self.list_addresses(self.fetched, row, block, entries)
-            for number, tile in enumerate(self.kinds):
-                with code.when(code.icmp_signed("==", kind, code.number(number))):
-                    if self.shared:
-                        self.store_sums(tile, place)
-                    else:
-                        self.unit.epilogues(self.unit.tile(tile, place))
-            if self.shared:
-                self.epilogues(row, block, entries)
+        with code.loop(group.begin, group.end, entries["units"]) as block:
+            if self.has_sections:
+                self.by_sections(kind, block, group, start, stop)
+                return
+            with code.loop(start, stop, entries["rows"]) as row:
+                following = self.following(row, block, group, start, stop, entries) if self.ahead else None
+                place = TilePlace(row, block, following=following, fetched=self.fetched)
+                if self.fetched is not None:
+                    self.list_addresses(self.fetched, row, block, entries)
+                if self.sums is None:
+                    self.products(kind, place, None)
+                else:
+                    self.products(kind, place, self.sums.pointer)
+                    self.epilogues(row, block, entries, self.sums, self.sums.pointer)
+
+    def by_sections(
+        self, kind: ir.Value, block: ir.Value, group: UnitGroup, start: ir.Value, stop: ir.Value
+    ) -> None:
+        """Writes the tiles of one kind (rows x unit blocks, which are vectors of features) at a unit block,
+        in sections of k: some tiles along the rows compute a section, then these the next one. The other
+        arguments are those of `tiles`.
+        """
+        code, entries, sums, fetched = self.code, self.entries_at(kind), self.sums, self.fetched
+        assert sums is not None and fetched is not None  # noqa: PT018
+        abreast = code.mul(entries["rows"], code.number(ABREAST_TILES))
+        with code.loop(start, stop, abreast) as begin:
+            end = code.smaller(stop, code.add(begin, abreast))
+            with (
+                code.loop(code.number(0), entries["sections"]) as section,
+                code.loop(begin, end, entries["rows"]) as row,
+            ):
+                number = code.sdiv(code.sub(row, begin), entries["rows"])
+                own, listed = sums.tile(number), code.mul(number, code.number(self.listed_bytes))
+                behind = code.add(section, code.number(1))
+                is_last = code.icmp_signed("==", behind, entries["sections"])
+                following = self.following(row, block, group, begin, end, entries)
+                again = code.or_(code.not_(is_last), code.icmp_signed("<", end, stop))
+                following = replace(
+                    following,
+                    block=code.select(again, block, following.block),
+                    section=code.select(is_last, code.number(0), behind),
+                )
+                place = TilePlace(
+                    row, block, following=following, fetched=code.at(fetched, listed), section=section
+                )
+                with code.when(code.icmp_signed("==", section, code.number(0))):
+                    self.list_addresses(code.at(fetched, listed), row, block, entries)
+                    sums.clear(own)
+                self.products(kind, place, own)
+                with code.when(is_last):
+                    self.epilogues(row, block, entries, sums, own)
+
+    def products(self, kind: ir.Value, place: TilePlace, memory: ir.Value | None) -> None:
+        """Writes the products of a tile of rows x unit blocks (vectors of features), of each kind that it may
+        be. kind: the number of its kind. memory: the pointer to the memory of its sums; None if their
+        elementwise work is written here.
+        """
+        for number, tile in enumerate(self.kinds):
+            with self.code.when(self.code.icmp_signed("==", kind, self.code.number(number))):
+                if self.sums is None or memory is None:
+                    self.unit.epilogues(self.unit.tile(tile, place))
+                else:
+                    self.store_sums(tile, place, self.sums, memory)
 
     def list_addresses(self, target: ir.Value, row: ir.Value, block: ir.Value, entries: Entries) -> None:
         """Writes the addresses that the elementwise work on a tile reads and writes to memory, cell by cell
@@ -304,6 +361,7 @@ class Tiled:
             mask,
             shift,
             self.kinds.index(narrowed) if narrowed in self.kinds else 0,
+            kind.sections,
         ]
 
     def entries_at(self, kind: ir.Value) -> Entries:
@@ -314,40 +372,32 @@ class Tiled:
         line = code.at(self.entries, code.mul(kind, code.number(8 * len(ENTRIES))))
         return {name: code.read_number(line, code.number(index)) for index, name in enumerate(ENTRIES)}
 
-    def store_sums(self, tile: Tile, place: TilePlace) -> None:
+    def store_sums(self, tile: Tile, place: TilePlace, sums: TileSums, memory: ir.Value) -> None:
         """Writes the products of a tile, and stores of their sums to stack memory, where the epilogue (the
         elementwise work on the sums) of all kinds of tiles reads them. A tile with several groups of gates
-        (products per unit) computes one group after the other.
+        (products per unit) computes one group after the other. memory: the pointer to the tile's sums.
         """
+        code, ports = self.code, [*sums.ports]
         if tile.gate_groups == 1:
-            self.store_ports(self.unit.tile(tile, place), self.ports, self.sums)
+            sums.store(self.unit.tile(tile, place, sums.initial(tile, ports, memory)), ports, memory)
             return
-        code = self.code
+        firsts = [
+            product.ports[: len(product.ports) // tile.gate_groups] for product in self.unit.loop.products
+        ]
         with code.loop(code.number(0), code.number(tile.gate_groups)) as gate_group:
-            cells = self.unit.tile(tile, replace(place, gate_group=gate_group))
-            for product in self.unit.loop.products:
-                ports = product.ports[: len(product.ports) // tile.gate_groups]
-                bytes_ = code.mul(gate_group, code.number(len(ports) * self.bytes))
-                self.store_ports(cells, ports, code.at(self.sums, bytes_))
+            initial = sums.initial(tile, firsts[0], sums.turn(memory, firsts[0], gate_group))
+            cells = self.unit.tile(tile, replace(place, gate_group=gate_group), initial)
+            for ports in firsts:
+                sums.store(cells, ports, sums.turn(memory, ports, gate_group))
 
-    def store_ports(self, cells: list[TileCell], ports: Iterable[int], sums: ir.Value) -> None:
-        """Writes stores of some sums of a tile's cells (each a row and a vector of features) to stack memory.
-
-        ports: the numbers of the nodes whose sums are stored.
-        sums: the pointer to the stack memory of the first cell's sums.
-        """
-        order = list(self.ports)
-        for number, cell in enumerate(cells):
-            for port in ports:
-                index = (number * len(order) + order.index(port)) * self.bytes
-                self.code.write(cell.sums[port], self.code.at(sums, index), LINE)
-
-    def epilogues(self, row: ir.Value, block: ir.Value, entries: Entries) -> None:
+    def epilogues(
+        self, row: ir.Value, block: ir.Value, entries: Entries, sums: TileSums, memory: ir.Value
+    ) -> None:
         """Writes the elementwise work on a tile's sums of products, which are in stack memory, for `ABREAST`
         (4) cells (row, unit block) at a time, then for 2 and for 1 that are left.
 
         row, block: the tile's first row and unit block. entries: the sizes of its shape: its numbers of rows
-            and of unit blocks (vectors of features), and where its sums are.
+            and of unit blocks (vectors of features). memory: the pointer to its sums.
         """
         code = self.code
         count = code.mul(entries["rows"], entries["units"])
@@ -360,8 +410,12 @@ class Tiled:
                 continue
             end = code.and_(count, code.number(-abreast))
             with code.loop(begin, end, abreast) as first:
+                numbers = [code.add(first, code.number(index)) for index in range(abreast)]
                 self.unit.epilogue(
-                    [self.cell(code.add(first, code.number(i)), row, block, entries) for i in range(abreast)]
+                    [
+                        TileCell(*self.row_and_block(each, row, block, entries), sums.cell(each, memory))
+                        for each in numbers
+                    ]
                 )
             begin = end
 
@@ -377,21 +431,6 @@ class Tiled:
         code = self.code
         offsets = code.and_(number, entries["mask"]), code.ashr(number, entries["shift"])
         return code.add(row, offsets[0]), code.add(block, offsets[1])
-
-    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, entries: Entries) -> TileCell:
-        """Writes loads of the sums of one cell (a row and a unit block) of a tile, from stack memory.
-
-        number: the number of the cell in the tile.
-        row, block: the first row and the first unit block (vector of features) of the tile.
-        entries: the sizes and index masks of the tile's kind.
-        """
-        code = self.code
-        at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
-        sums = {
-            port: code.read(type_, code.at(at, index * self.bytes), LINE)
-            for index, (port, type_) in enumerate(self.ports.items())
-        }
-        return TileCell(*self.row_and_block(number, row, block, entries), sums)
 
 
 def counts_of(tiling: Tiling) -> list[int]:

@@ -1,5 +1,6 @@
 """The register tiles of a loop with products, and how many of each cover a number of rows."""
 
+from dataclasses import replace
 from math import gcd
 
 import numpy as np
@@ -8,8 +9,12 @@ from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
+from stepnet.compiler.targets.cpu.products.tile import UNROLLED
 from stepnet.compiler.targets.cpu.products.tiles import (
+    AHEAD_ROWS,
     LARGE_BYTES,
+    SECTION_BYTES,
+    SECTIONED_BYTES,
     TURN_BYTES,
     Tile,
     cover,
@@ -62,10 +67,10 @@ class Tiling:
                 by_matrix &= kind.by_matrix
                 vectors_per_word = max(vectors_per_word, kind.vectors_per_word)
                 unit_bytes += len(product.ports) * kind.word_count(operand.inner) * kind.word_bytes
-        keeps_sums = instruction_count(net, loop) > 2 * gates
+        is_long = instruction_count(net, loop) > 2 * gates
         fetches_ahead = unit_bytes * loop.size >= LARGE_BYTES
-        is_large = keeps_sums and fetches_ahead
-        takes_turns = is_large and unit_bytes * width <= TURN_BYTES
+        sections = sections_of(loop, unit_bytes * width, width, processor) if fetches_ahead else 1
+        takes_turns = sections > 1 or (is_long and fetches_ahead and unit_bytes * width <= TURN_BYTES)
         divisor = most_gate_groups(loop) if takes_turns else 1
         shapes = tiles(
             processor,
@@ -76,6 +81,12 @@ class Tiling:
             divisor,
             by_matrix,
         )
+        shapes = tuple(
+            replace(shape, sections=sections if shape.units == 1 and shape.rows >= AHEAD_ROWS else 1)
+            for shape in shapes
+        )
+        keeps_sums = is_long or any(shape.sections > 1 or shape.gate_groups > 1 for shape in shapes)
+        is_large = keeps_sums and fetches_ahead
         grain = grain_of(blocks, shapes[-1].units)
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large, fetches_ahead)
 
@@ -106,6 +117,23 @@ def most_gate_groups(loop: UnitLoop) -> int:
     """
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
+
+
+def sections_of(loop: UnitLoop, block_bytes: int, width: int, processor: Processor) -> int:
+    """Returns the number of equal sections of k in which the products of a loop are computed, all rows by
+    one section and then by the next: 1 unless a unit block has more parameters than `SECTIONED_BYTES`.
+
+    block_bytes: these parameters. width: the number of elements of a vector.
+    """
+    operands = [(product.ports, operand) for product in loop.products for operand in product.operands]
+    if block_bytes <= SECTIONED_BYTES or len(operands) > 1:
+        return 1
+    ports, operand = operands[0]
+    kind = arithmetic(operand.weights, operand.field.dtype, width, processor)
+    if kind.heads or operand.field.pieces or min(ports) < 0:
+        return 1
+    words, least = kind.word_count(operand.inner), -(-block_bytes // SECTION_BYTES)
+    return next((count for count in range(least, 4 * least) if words % (UNROLLED * count) == 0), 1)
 
 
 def grain_of(blocks: int, units: int) -> int:

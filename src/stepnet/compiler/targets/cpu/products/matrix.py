@@ -51,15 +51,7 @@ class MatrixTiles:
         table.linkage, table.global_constant, table.align = "internal", True, LINE
         table.initializer = ir.Constant(type_, bytearray(CONFIGURATION))
         self.sizes = code.inttoptr(code.ptrtoint(table, I64), POINTER)
-        self.memory = self.reserved(MATRIX_SUMS * TILE_BYTES)
-
-    def reserved(self, count: int) -> ir.Value:
-        """Reserves `count` bytes of stack memory for the function; returns the pointer."""
-        code = self.code
-        with code.goto_entry_block():
-            memory = code.alloca(ir.ArrayType(I8, count))
-            memory.align = LINE
-            return code.inttoptr(code.ptrtoint(memory, I64), POINTER)
+        self.memory = code.stack_memory(MATRIX_SUMS * TILE_BYTES, LINE)
 
     # ---- instructions
 

@@ -48,6 +48,10 @@ own as fast as they arrive."""
 TURN_BYTES = 512 * 1024
 """The most parameters of a unit block whose tiles take turns: with those that are fetched for the next tiles
 they lie in the L2 cache. Otherwise each of two turns would fetch all of them again."""
+SECTIONED_BYTES, SECTION_BYTES = 320 * 1024, 128 * 1024
+"""A unit block with more parameters than `SECTIONED_BYTES` is computed in sections of k of at most
+`SECTION_BYTES`. Tiles of all rows multiply one section before the next one, which they fetch meanwhile: whole
+unit blocks, the rows, and what is fetched would exceed the L2 cache."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,15 @@ class Tile:
     gate_groups: the number of turns in which the gates (products per unit) are computed, the same number in
         each.
     by_matrix: whether instructions for matrices compute it. Such a tile never reaches beyond the last row.
+    sections: the number of equal sections of k after each of which its sums are stored, and the other tiles
+        of the unit block multiply the same parameters.
     """
 
     rows: int
     units: int
     gate_groups: int = 1
     by_matrix: bool = False
+    sections: int = 1
 
 
 def tiles(

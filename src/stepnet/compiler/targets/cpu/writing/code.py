@@ -220,6 +220,15 @@ class Code(LineBuilder):
         """
         return self.loaded(type_, pointer, align)
 
+    def stack_memory(self, count: int, align: int) -> ir.Value:
+        """Reserves `count` bytes of stack memory for the function; returns the pointer. align: its alignment,
+        in bytes.
+        """
+        with self.goto_entry_block():
+            memory = self.alloca(ir.ArrayType(I8, count))
+            memory.align = align
+            return self.inttoptr(self.ptrtoint(memory, I64), POINTER)
+
     def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
         """Writes a store of a value to memory, with the alignment `align` in bytes or that of its type."""
         self.store(value, pointer, align=align)
