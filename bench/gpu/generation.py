@@ -19,7 +19,7 @@ CASES: Sequence[tuple[str, int, int, dict[str, Any]]] = (
     *(("highest score", 32000, rows, {}) for rows in (1, 8, 16, 64)),
     *(("drawn", 256, rows, {"sampler": sn.sampling()}) for rows in (1, 16)),
     *(("8 beams", 64, rows, {"beams": 8}) for rows in (1, 16)),
-    ("16 beams", 64, 16, {"beams": 16}),
+    *((f"{beams} beams", 64, rows, {"beams": beams}) for beams in (16, 32, 64) for rows in (1, 16)),
 )
 """Cases: the way in which symbols are chosen, their number, the sequences, and the options of `explain`."""
 SAID = re.compile(

@@ -90,5 +90,5 @@ def test_beams_of_many_symbols_take_steps_one_by_one(
         assert (reasons[-1] == "") == is_compiled
     assert pieces == [True] * 2
     assert (
-        reasons[-1] == "16 beams at most, with 13 symbols in all, continue in machine code, not 2 with 7 each"
+        reasons[-1] == "64 beams at most, with 13 symbols in all, continue in machine code, not 2 with 7 each"
     )

@@ -4,8 +4,9 @@
                        memories -----------------------------------> memories of those beams
 
 The steps are those of `beams.beam_search`, from the second one on, without Python between them. Whole
-memories move to the beams that continue them by a selection per beam. The best of some numbers are found one
-after another: the highest, then the highest of those that come behind it in the order.
+memories move to the beams that continue them by a selection per beam. A few best numbers are found one after
+another: the highest, then the highest of those that come behind it in the order. More are found by their
+ranks, the number of those ahead of each, so that the step has as many operations for any number of beams.
 """
 
 from collections.abc import Mapping
@@ -26,15 +27,19 @@ FINISHED = {"rank": "float64", "log": "float64", "length": "int64", "row": "int6
 """The memories of the finished sequences, best first: the rank, -inf where there is none, the
 log-probability, the length, the beam that the last symbol continues, and that symbol.
 """
+MOST_CHAINED, FEW, LIST = 8, 128, 64
+"""The most of a vector's highest numbers that are found one after another; the length from which a vector is
+divided into lists where more are found, and the length of a list.
+"""
 GIVEN = ("length", "weight", "weight of the largest length", "is last")
 """The features of the input of a step, float64: the number of symbols of the sequences that finish at it, the
 numbers by which log-probabilities of that length and of the largest one are divided for the rank, and 1 at
 the last step.
 """
-MOST_BEAMS, MOST_BEAMS_OF_CPU, MOST_CONTINUATIONS = 16, 8, 4096
+MOST_BEAMS, MOST_BEAMS_OF_CPU, MOST_CONTINUATIONS = 64, 8, 4096
 """The largest numbers of beams, on a device and on a CPU, and of all their continuations by a symbol. The
 step reads all continuations once for each beam, so a CPU, where calls take little time, continues fewer, by
-the number of beams. On a device registers are the limit: with 16 beams a thread needs all that it can have.
+the number of beams. On a device 64 beams are as many as were tried.
 """
 
 
@@ -158,7 +163,10 @@ def best_of(values: Traced, count: int) -> tuple[Traced, Traced]:
     """Returns the `count` highest of the values [rows, number] of each row, highest first, and their places;
     equal values keep their order. Where there are fewer above -inf, others are -inf, at a place of any.
     """
-    every = numpy.arange(values.shape[1])
+    number = values.shape[1]
+    if count > MOST_CHAINED:
+        return ordered(*candidates(values, count), count) if number > FEW else ordered(values, None, count)
+    every = numpy.arange(number)
     tops, places = [numpy.max(values, axis=-1)], [numpy.argmax(values, axis=-1)]
     for _ in range(1, count):
         top, place = tops[-1][:, None], places[-1][:, None]
@@ -169,13 +177,52 @@ def best_of(values: Traced, count: int) -> tuple[Traced, Traced]:
     return numpy.stack(tops, axis=-1), numpy.stack(places, axis=-1)
 
 
-def taken(values: Traced, places: Traced) -> Traced:
-    """Returns the values [rows, number] of each row at places [rows, count]: no value is below -1 but a float
-    of -inf.
+def candidates(values: Traced, count: int) -> tuple[Traced, Traced]:
+    """Returns values of which some are the `count` highest of the values [rows, number], and their places.
+
+    The values are lists. Each list is ordered, and then all numbers of one rank in their lists. So behind
+    rank r and list b, (r + 1) (b + 1) - 1 numbers come ahead of what is there.
     """
-    lowest = -np.inf if values.type.is_float else -1
+    rows, number = values.shape
+    lists = -(-number // LIST)
+    if number % LIST:
+        values = numpy.pad(values, ((0, 0), (0, lists * LIST - number)), constant_values=-np.inf)
+    values, wanted = values.reshape(rows, lists, LIST), np.arange(min(count, LIST), dtype=np.float32)
+    is_there = ranks(values)[:, None] == wanted[:, None, None]
+    tops = numpy.sum(numpy.where(is_there, values[:, None], 0.0), axis=-1)
+    every = numpy.arange(lists * LIST).reshape(lists, LIST)
+    places = numpy.sum(numpy.where(is_there, every, 0), axis=-1)
+    pairs = [(r, b) for r in range(len(wanted)) for b in range(lists) if (r + 1) * (b + 1) <= count]
+    of, at = [r for r, _ in pairs], np.array([b for _, b in pairs], np.float32)
+    is_there = ranks(tops)[:, of] == at[:, None]
+    found = numpy.sum(numpy.where(is_there, tops[:, of], 0.0), axis=-1)
+    return found, numpy.sum(numpy.where(is_there, places[:, of], 0), axis=-1)
+
+
+def ordered(values: Traced, places: Traced | None, count: int) -> tuple[Traced, Traced]:
+    """Returns the `count` highest of the values [rows, number], highest first, and their places; of equal
+    ones that of the lower place comes first. places: None for those in the row.
+    """
+    is_there = ranks(values, places)[:, None] == numpy.arange(count, dtype=np.float32)[:, None]
+    every = numpy.arange(values.shape[1]) if places is None else places[:, None]
+    found = numpy.sum(numpy.where(is_there, values[:, None], 0.0), axis=-1)
+    return found, numpy.sum(numpy.where(is_there, every, 0), axis=-1)
+
+
+def ranks(values: Traced, places: Traced | None = None) -> Traced:
+    """Returns for each value [rows, ..., number] how many of the last axis come ahead of it: the higher ones,
+    and those of as much at lower places. places: None for those in the axis.
+    """
+    this, other = values[..., None], values[..., None, :]
+    every = numpy.arange(values.shape[-1]) if places is None else places
+    is_ahead = (other > this) | ((other == this) & (every[..., None, :] < every[..., None]))
+    return numpy.sum(numpy.where(is_ahead, np.float32(1), np.float32(0)), axis=-1)
+
+
+def taken(values: Traced, places: Traced) -> Traced:
+    """Returns the values [rows, number] of each row at places [rows, count]."""
     here = places[:, :, None] == numpy.arange(values.shape[1])
-    return numpy.max(numpy.where(here, values[:, None, :], lowest), axis=-1)
+    return numpy.sum(numpy.where(here, values[:, None, :], 0), axis=-1)
 
 
 def moved(memory: Traced, rows: Traced) -> Traced:

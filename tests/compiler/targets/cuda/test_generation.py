@@ -105,35 +105,41 @@ def explained(rnn: Any, sampler: str = "highest", **options: Any) -> str:
     return " ".join(rnn.explain("cuda-emulated", **given).split())
 
 
-@pytest.mark.parametrize("loop", WIDTHS)
+@pytest.mark.parametrize(
+    ("loop", "beams"),
+    [
+        ("blocks", 3),
+        ("groups", 3),
+        ("tiles", 3),
+        ("groups", 24),
+        pytest.param("blocks", 33, marks=pytest.mark.long),
+        pytest.param("tiles", 64, marks=pytest.mark.long),
+    ],
+)
 def test_beam_search(
-    loop: str, done: list[str], shuffle_threads: Callable[[int], None], constants: Constants
+    loop: str, beams: int, done: list[str], shuffle_threads: Callable[[int], None], constants: Constants
 ) -> None:
-    options: dict[str, Any] = {**OPTIONS, "beams": 3, "length_penalty": 0.5}
-    expected, others = sn.beam_search(language(loop), STARTS, engine="llvm", **options)
+    """Few beams, which are found one after another, and more, whose ranks are counted; then the blocks of a
+    group divide what they count.
+    """
+    options: dict[str, Any] = {**OPTIONS, "beams": beams, "length_penalty": 0.5}
+    starts = STARTS
+    if beams > 3:
+        starts, options["max_steps"] = STARTS[:2], 5
+    expected, others = sn.beam_search(language(loop), starts, engine="llvm", **options)
     prefer(loop, constants, shuffle_threads)
-    sn.beam_search(language(loop), STARTS, engine="cuda-emulated", **options)
+    constants("stepnet.compiler.targets.cuda.grid.share", MANY=512)
+    sn.beam_search(language(loop), starts, engine="cuda-emulated", **options)
     done.clear()
-    found, logs = sn.beam_search(language(loop), STARTS, engine="cuda-emulated", **options)
+    found, logs = sn.beam_search(language(loop), starts, engine="cuda-emulated", **options)
     np.testing.assert_array_equal(found.values, expected.values)
     np.testing.assert_allclose(logs.values, others.values, rtol=1e-5)
     loops = [each for each in done if each.startswith("loop")]
     assert len(loops) == 2, "one reads the given symbols, the other continues the beams to their ends"
-    said = explained(language(loop), beams=3)
+    said = explained(language(loop), beams=beams)
     assert ("groups" in loops[1]) == (loop != "blocks") == (" blocks of" in said)
     assert ("products alone on tensor cores, float32" in said) == (loop == "tiles")
-    assert "the best 3 of 24 continuations of a start" in said
-
-
-@pytest.mark.long
-def test_beam_search_of_more_beams_than_a_cpu_continues_in_machine_code(done: list[str]) -> None:
-    """The sequences are those that Python chooses between the steps of the CPU."""
-    options: dict[str, Any] = {**OPTIONS, "beams": 11}
-    expected, others = sn.beam_search(language(), STARTS[:2], engine="llvm", **options)
-    found, logs = sn.beam_search(language(), STARTS[:2], engine="cuda-emulated", **options)
-    np.testing.assert_array_equal(found.values, expected.values)
-    np.testing.assert_allclose(logs.values, others.values, rtol=1e-5)
-    assert len([each for each in done if each.startswith("loop")]) <= 3
+    assert f"the best {beams} of {8 * beams} continuations of a start" in said
 
 
 def test_beam_search_step_by_step(done: list[str]) -> None:
@@ -205,8 +211,8 @@ def test_explain_of_a_generation_does_not_run_the_model() -> None:
         (follows(6), {}, "there are scores of 6 symbols, and 5 can be fed"),
         (
             follows(5),
-            {"beams": 17},
-            "16 beams at most, with 4096 symbols in all, continue in machine code, not 17",
+            {"beams": 65},
+            "64 beams at most, with 4096 symbols in all, continue in machine code, not 65",
         ),
         (follows(300), {"sampler": sn.sampling(), "feed": np.ones((300, 5), "f4")}, "among 256 at most"),
         (ATTENDS, {}, "has statics that are sequences"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constants import Constants
 from tolerance import assert_close
 from zoo import uniform
 
@@ -140,6 +141,12 @@ def by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     loops_by(monkeypatch, lambda plan, *_: ChosenLoop(loop_code(plan, 4, 64), 0, "forced"))
 
 
+@pytest.fixture(autouse=True)
+def blocks_divide_small_reductions(constants: Constants) -> None:
+    """Blocks divide reductions that no block would be long at."""
+    constants("stepnet.compiler.targets.cuda.grid.share", MANY=50)
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_is_right_and_has_the_bits_of_one_block(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     right = results(recurrence(name, "float64"), name, "float64", "interpret")
@@ -164,7 +171,8 @@ def test_products_on_tensor_cores_are_right_and_have_the_same_bits_in_any_group(
         found.append(results(recurrence(name), name, "float32", "cuda-emulated"))
         shuffle_threads(own)
     kept = forms[0].placed[1]
-    shared_by(monkeypatch, 5, 8, min(kept.weights.values()), "float32", 64)
+    sums = max(each.streamed.sums_bytes for each in kept.tiles.values())
+    shared_by(monkeypatch, 5, 8, min(kept.weights.values()) + sums, "float32", 64)
     found.append(results(recurrence(name), name, "float32", "cuda-emulated"))
     for first, second, read_at_each_step, c in zip(*found, right, strict=True):
         assert_close(first, c, max(LENGTHS), 70)

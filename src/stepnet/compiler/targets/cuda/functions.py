@@ -9,6 +9,7 @@
     shuffle_down_i32, ...   a number of the lane that is some lanes further, one's own beyond the last
     shuffle_xor_float32     a number of the lane whose number differs in some bits
     record_error            keeps what the first thread that calls it has found
+    anew                    an integer as it is, which LLVM takes for another one each time
     fmod, fmodf             remainders of floats, exact as those of C
     acquire, release        of a counter in main memory
     from_cache              reads 16 bytes that another block has written
@@ -126,6 +127,8 @@ define {float, float, float, float} @read_tagged(ptr %p) alwaysinline {
     "=f,=f,=f,=f,l,~{memory}"(ptr %p)
   ret {float, float, float, float} %1 }
 define void @pause() alwaysinline { ret void }
+define i64 @anew(i64 %x) alwaysinline {
+  %1 = call i64 asm sideeffect "mov.b64 $0, $1;", "=l,l"(i64 %x) ret i64 %1 }
 define float @exp2(float %x) alwaysinline {
   %1 = call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"(float %x) ret float %1 }
 define float @reciprocal(float %x) alwaysinline {

@@ -62,6 +62,34 @@ class KernelWriter(Code):
         found = self.function_call("any_of_block", I32, [self.zext(condition, I32)])
         return self.icmp_signed("!=", found, ir.Constant(I32, 0))
 
+    def carry(
+        self,
+        start: int,
+        stop: "int | Value",
+        initial: Sequence[Value],
+        write_body: Callable[[Value, list[Value]], Sequence[Value]],
+        *,
+        step: int = 1,
+        runs: bool = False,
+        turns: int = 0,
+    ) -> list[Value]:
+        """Writes a loop that carries values in registers. turns: how many turns are written side by side; 0
+        for as many as LLVM thinks best, which may be all.
+        """
+        last = list[ir.Block]()
+
+        def noted(index: Value, values: list[Value]) -> Sequence[Value]:
+            """Writes a turn, and notes the block in which it ends."""
+            results = write_body(index, values)
+            last.append(self.block)
+            return results
+
+        found = super().carry(start, stop, initial, noted, step=step, runs=runs)
+        for block in last if turns else ():
+            assert block.terminator is not None
+            block.terminator.set_metadata("llvm.loop", LoopFacts(self.text_module, turns))
+        return found
+
     def carry_while(
         self,
         initial: Sequence[Value],
@@ -147,3 +175,17 @@ class KernelWriter(Code):
         self.ret_void()
         facts = len(self.words), threads, shared, group, exchange
         return DeviceCode.of(self.name, str(self.text_module), *facts)
+
+
+class LoopFacts(ir.MDValue):
+    """Facts about a loop for LLVM: how many turns it writes side by side."""
+
+    def __init__(self, module: ir.Module, turns: int) -> None:
+        """Takes the module, and the number."""
+        fact = module.add_metadata(["llvm.loop.unroll.count", ir.Constant(I32, turns)])
+        super().__init__(module, [fact], str(len(module.metadata)))  # pyright: ignore[reportCallIssue]
+
+    def descr(self, buf: list[str]) -> None:
+        """Appends the text of the facts, which name themselves."""
+        (fact,) = self.operands
+        buf += (f"distinct !{{ {self.get_reference()}, {fact.get_reference()} }}", "\n")

@@ -41,6 +41,7 @@ define i32 @block() alwaysinline { %r = call i32 @of_fiber(i64 <FIBER_BLOCK>) re
 define ptr @in_main(i64 %p) alwaysinline { %q = inttoptr i64 %p to ptr ret ptr %q }
 define <4 x float> @from_cache(ptr %p) alwaysinline {
   %v = load <4 x float>, ptr %p, align 16 ret <4 x float> %v }
+define i64 @anew(i64 %x) alwaysinline { ret i64 %x }
 declare float @exp2f(float)
 define float @exp2(float %x) alwaysinline { %1 = call float @exp2f(float %x) ret float %1 }
 define float @reciprocal(float %x) alwaysinline { %1 = fdiv float 1.0, %x ret float %1 }

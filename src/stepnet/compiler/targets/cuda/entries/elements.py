@@ -14,6 +14,7 @@ from stepnet.compiler.targets.cpu.writing.code import (
 )
 from stepnet.compiler.targets.cpu.writing.pointwise import POINTWISE, converted, pointwise
 from stepnet.compiler.targets.cuda.entries.places import Place, PlaceWriter
+from stepnet.compiler.targets.cuda.entries.selections import RowChoice, selections_of
 from stepnet.compiler.targets.cuda.entries.statements import reduced_axes, reduced_count
 from stepnet.compiler.targets.cuda.writer import VOID
 from stepnet.compiler.values.dtypes import DTYPES
@@ -123,7 +124,7 @@ class ElementWriter:
     ) -> None:
         """Takes the net, the arrays that can be read, and the places of stored values, by node."""
         self.code, self.net, self.sources, self.slots = code, net, sources, slots
-        self.values = dict[tuple[int, int], Value]()
+        self.values, self.selections = dict[tuple[int, int], Value](), selections_of(net)
 
     def begin(self) -> None:
         """Begins the code of a loop: values of earlier loops are not known in it."""
@@ -172,6 +173,11 @@ class ElementWriter:
             return literal(node.type.dtype, number_of_all)
         if number in self.sources:
             return self.read(self.sources[number], place, row)
+        if (selection := self.selections.get(number)) is not None:
+            return self.selected(selection, place, row)
+        if (first_and_step := progression(node)) is not None:
+            first, step = first_and_step
+            return self.code.summed(self.code.multiplied(place.flat, step), integer(first))
         if node.operation == "constant":
             array = np.ascontiguousarray(node.attributes["value"].value)
             return self.code.read_element(node.type.dtype, self.code.table(array), place.flat)
@@ -199,6 +205,15 @@ class ElementWriter:
             first = row.entry if source.by == "entry" else row.row
             index = code.summed(code.multiplied(first, source.size), index)
         return code.read_element(source.dtype, source.pointer, index)
+
+    def selected(self, selection: RowChoice, place: Place, row: RowOfThread) -> Value:
+        """Writes an element of a row of a value that another value selects."""
+        code, shape = self.code, self.net.type_of(selection.value).shape
+        shown = place.broadcast(self.net.type_of(selection.index).shape)
+        index = self.element(selection.index, shown, row)
+        is_one = code.icmp_unsigned("<=", index, integer(selection.last))
+        at = code.select(is_one, index, integer(0))
+        return self.element(selection.value, place.at(shape, [at, *place.coordinates[1:]]), row)
 
     # ---- gather
 
@@ -270,6 +285,17 @@ def uniform(node: Node) -> np.ndarray | None:
     numbers = node.attributes["value"].value.ravel()
     bits = numbers.view(f"u{numbers.dtype.itemsize}")
     return numbers[:1] if numbers.size and (bits == bits[0]).all() else None
+
+
+def progression(node: Node) -> tuple[int, int] | None:
+    """Returns the first number and the step of a constant whose elements are 64-bit integers at one distance,
+    as of np.arange; None for any other node.
+    """
+    numbers = node.attributes["value"].value.ravel() if node.operation == "constant" else np.zeros(0)
+    if numbers.dtype != np.int64 or numbers.size < 2:
+        return None
+    steps = np.diff(numbers)
+    return (int(numbers[0]), int(steps[0])) if (steps == steps[0]).all() else None
 
 
 def literal_of(dtype: str, number: float) -> Value:

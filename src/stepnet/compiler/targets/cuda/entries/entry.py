@@ -79,7 +79,7 @@ class EntryWriter(ElementWriter):
         """
         statement, node = together[0], self.net.nodes[together[0].number]
         columns = ColumnWriter(self, self.share, self.scales, row)
-        reductions = ReductionWriter(self, self.share, row)
+        reductions = self.reductions(row)
         self.begin()
         match statement.kind:
             case "elementwise":
@@ -97,6 +97,10 @@ class EntryWriter(ElementWriter):
             case "concatenate":
                 self.concatenate(node, statement, row)
         self.begin()
+
+    def reductions(self, row: RowOfThread) -> ReductionWriter:
+        """Returns the writer of reductions and scans."""
+        return ReductionWriter(self, self.share, row)
 
     def axes_of(self, statement: Statement) -> tuple[int, ...]:
         """Returns the axes over which a statement reduces a value."""

@@ -4,6 +4,8 @@ Few results of many elements are computed by warps: each lane combines some elem
 exchange. The order depends on nothing but the shapes.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from math import prod
 
 from llvmlite import ir
@@ -25,6 +27,8 @@ from stepnet.compiler.targets.cuda.entries.statements import Statement, is_by_wa
 Value = ir.Value
 CHAINS = 4
 """The number of sums of a reduction that a thread adds up at once."""
+TURNS = 4
+"""The elements of a reduction that a thread reads at once. All of some dozens would fill its registers."""
 
 
 class ReductionWriter:
@@ -46,7 +50,6 @@ class ReductionWriter:
         nodes = [self.net.nodes[each.number] for each in together]
         node = next((each for each in nodes if each.operation == "argmax"), nodes[0])
         count = reduced_count(self.net, node)
-        own = writer.share_of(statement.number)
 
         def write(result: Value, found: list[Value]) -> None:
             """Writes what was found: the number is the first, its place the last."""
@@ -55,6 +58,7 @@ class ReductionWriter:
                 writer.write_slot(value, writer.slots[each.number], self.row.place, result)
 
         if is_by_warps(self.net, node):
+            own = writer.share_of(statement.number)
             with code.warp_loop(self.first, own.count, self.step) as (lane, index):
                 result = own.element(code, index)
                 values = self.chain(node, result, lane, LANES)
@@ -62,10 +66,16 @@ class ReductionWriter:
                 with code.when(code.icmp_signed("==", lane, integer(0))):
                     write(result, values)
             return
-        with code.loop(self.first, integer(own.count), self.step) as index:
-            result = own.element(code, index)
+        with self.results(statement) as result:
             chains = [self.chain(node, result, integer(p), CHAINS) for p in range(min(CHAINS, count))]
             write(result, self.joined(node, chains))
+
+    @contextmanager
+    def results(self, statement: Statement) -> Generator[Value]:
+        """Writes a loop over the results that are the thread's, where a thread computes each."""
+        own = self.writer.share_of(statement.number)
+        with self.code.loop(self.first, integer(own.count), self.step) as index:
+            yield own.element(self.code, index)
 
     def chain(self, node: Node, result: Value, first: Value, step: int) -> list[Value]:
         """Writes the combination, in order, of the elements `first`, `first` + `step`, ... of those that a
@@ -89,7 +99,7 @@ class ReductionWriter:
         stop = code.sub(integer(count), first) if known is None else count - known
         if isinstance(stop, int):
             stop = integer(stop)
-        results = code.carry(step, stop, start, turn, step=step)
+        results = code.carry(step, stop, start, turn, step=step, turns=TURNS)
         writer.values = outside
         return results
 

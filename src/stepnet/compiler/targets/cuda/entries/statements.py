@@ -17,6 +17,7 @@ from typing import Literal
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST
+from stepnet.compiler.targets.cuda.entries.selections import selections_of
 from stepnet.compiler.values.records import dataclass
 
 Kind = Literal["elementwise", "product", "scales", "reduce", "scan", "concatenate"]
@@ -99,6 +100,7 @@ class Statements:
 
     def __post_init__(self) -> None:
         """Finds the stored values and the statements."""
+        self.selections = selections_of(self.net)
         self.stored = set[int]()
         self.late = set[int]()
         self.forced()
@@ -180,7 +182,10 @@ class Statements:
         statement's element to its place: none for the same flat index.
         """
         node = self.net.nodes[number]
-        if node.kind == "pointwise":
+        if (selection := self.selections.get(number)) is not None:
+            yield selection.index, (*signature, self.net.type_of(selection.index).shape)
+            yield selection.value, (*signature, number)
+        elif node.kind == "pointwise":
             for operand in node.inputs:
                 size = self.net.type_of(operand).size
                 same = size == node.type.size

@@ -7,6 +7,7 @@ stay in the shared memory of their block as far as there is room.
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from llvmlite import ir
@@ -16,9 +17,11 @@ from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.entries.elements import RowOfThread, RowShare, ValueSlot
 from stepnet.compiler.targets.cuda.entries.entry import EntryWriter, Store
 from stepnet.compiler.targets.cuda.entries.places import PlaceWriter
+from stepnet.compiler.targets.cuda.entries.reductions import ReductionWriter
 from stepnet.compiler.targets.cuda.entries.statements import Statement
 from stepnet.compiler.targets.cuda.grid.products import GridColumnWriter
 from stepnet.compiler.targets.cuda.grid.reductions import FoundPlaces, SplitReductionWriter
+from stepnet.compiler.targets.cuda.grid.share import lefts_of
 from stepnet.compiler.targets.cuda.grid.sizes import COUNTER, GridForm, aligned
 from stepnet.compiler.targets.cuda.grid.tensor import GridTileWriter, TileAreas
 from stepnet.compiler.targets.cuda.loops.lane_code import turns_of
@@ -162,13 +165,18 @@ class GridEntryWriter(EntryWriter):
         return GridColumnWriter(self, self.share, row, self.grid, areas, self.loop.first)
 
     def run(self, row: RowOfThread, store: Store) -> None:
-        """Writes all statements, level by level."""
-        phases, meets_at_end = self.grid.owners.plan
+        """Writes all statements, level by level. LLVM computes nothing of a level's places ahead of the loop
+        over steps: those of a dozen levels would fill the registers.
+        """
+        (phases, meets_at_end), thread, share = self.grid.owners.plan, self.code.thread, self.share
         for place, phase in enumerate(phases):
             if phase.meets:
                 self.loop.meet()
             elif place:
                 self.code.barrier()
+            self.code.thread = self.code.function_call("anew", I64, [thread])
+            self.share = RowShare.of(self.code, share.rows, share.threads)
+            row = replace(row, place=self.share.place)
             loops = dict[tuple[str, int, int], list[Statement]]()
             split = self.grid.owners.split_of(phase)
             for statement in phase.statements:
@@ -180,6 +188,7 @@ class GridEntryWriter(EntryWriter):
                 self.loop_of(together, row, store)
             if split:
                 self.write_split(split, row)
+        self.code.thread = thread
         if meets_at_end:
             self.loop.meet()
         else:
@@ -199,17 +208,16 @@ class GridEntryWriter(EntryWriter):
 
     def copy_lefts(self, statements: tuple[Statement, ...], row: RowOfThread) -> None:
         """Writes the copies of the left sides of all products among some statements to shared memory."""
-        lefts = dict[int, None]()
-        for statement in statements:
-            if statement.kind == "product":
-                node = self.net.nodes[statement.number]
-                product = self.net.nodes[node.inputs[0]] if node.operation == "result" else node
-                lefts |= dict.fromkeys(product.sides[0])
+        lefts = lefts_of(self.net, statements)
         for left in lefts:
             self.begin()
             self.columns(row).copy_left(left)
         if lefts:
             self.code.barrier()
+
+    def reductions(self, row: RowOfThread) -> "OwnReductionWriter":
+        """Returns the writer of the reductions of the block's units."""
+        return OwnReductionWriter(self, self.share, row)
 
     def loop_of(self, together: list[Statement], row: RowOfThread, store: Store) -> None:
         """Writes the loop of some statements: that of a product over the columns of the block."""
@@ -239,3 +247,15 @@ class GridEntryWriter(EntryWriter):
                 is_there = code.and_(is_there, code.icmp_signed("<", flat, integer(size)))
             with code.when(is_there):
                 yield flat
+
+
+class OwnReductionWriter(ReductionWriter):
+    """Writer of reductions of which a block computes the results of its units, where these are divided."""
+
+    writer: GridEntryWriter
+
+    @contextmanager
+    def results(self, statement: Statement) -> Generator[Value]:
+        """Writes a loop over the results that are the thread's."""
+        with self.writer.elements(statement.size) as result:
+            yield result

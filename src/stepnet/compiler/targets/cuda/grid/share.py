@@ -14,6 +14,7 @@ any number of columns, such as the scores of symbols, is divided likewise, and s
 highest of a long vector each block looks among its own elements, and then among those that all have found.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 from math import gcd, prod
 
@@ -21,12 +22,19 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.targets.cuda.entries.statements import Statement, Statements, is_by_warps
+from stepnet.compiler.targets.cuda.entries.statements import (
+    Statement,
+    Statements,
+    is_by_warps,
+    reduced_count,
+)
 from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 LONG = 2048
 """The elements of a vector that is divided among blocks if it is no multiple of the units too."""
+MANY = 2**16
+"""The numbers that a reduction to several results reads from which blocks divide these."""
 FLOATS = "float32", "float64"
 """The dtypes of vectors whose reductions are divided."""
 
@@ -104,6 +112,9 @@ class Ownership:
             return True
         if statement.kind == "concatenate":
             return self.is_multiple(statement.size) and self.keeps_units(node)
+        if statement.kind == "reduce":
+            terms = 0 if is_by_warps(self.net, node) else statement.size * reduced_count(self.net, node)
+            return terms >= MANY and self.is_multiple(statement.size)
         is_divided = self.is_multiple(statement.size) and statement.number not in self.reduced_alone
         return statement.kind == "elementwise" and is_divided
 
@@ -143,7 +154,8 @@ class Ownership:
         if statement.memory is not None:
             return set()
         is_split = statement.kind == "reduce" and statement.number in self.split
-        if (not self.is_owned(statement) and not is_split) or statement.kind == "product":
+        reads_all = statement.kind == "product" or (statement.kind == "reduce" and not is_split)
+        if reads_all or (not self.is_owned(statement) and not is_split):
             return {number for number, _ in self.statements.read_by(statement)} & self.owned
         node, number = self.net.nodes[statement.number], statement.number
         if is_split:
@@ -242,6 +254,17 @@ class GridShare:
     def own_columns(self, columns: int) -> int:
         """Returns how many of the columns of a matrix a block has, counting those of absent units."""
         return -(-columns // self.units) * self.own
+
+
+def lefts_of(net: Net, statements: Iterable[Statement]) -> tuple[int, ...]:
+    """Returns the left sides of the products among some statements, each once."""
+    found = dict[int, None]()
+    for statement in statements:
+        if statement.kind == "product":
+            node = net.nodes[statement.number]
+            product = net.nodes[node.inputs[0]] if node.operation == "result" else node
+            found |= dict.fromkeys(product.sides[0])
+    return tuple(found)
 
 
 def products_of(statements: Statements) -> list[Node]:

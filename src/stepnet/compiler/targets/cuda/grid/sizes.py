@@ -7,7 +7,7 @@ units and 16 sequences, of which a block keeps 8 units (96 KB), as was measured 
 the instructions of a warp, or the reads of weights that are not kept (`grid/tiles.py`).
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from math import ceil, prod
 
@@ -26,7 +26,7 @@ from stepnet.compiler.targets.cuda.entries.statements import (
     reduced_count,
 )
 from stepnet.compiler.targets.cuda.grid.products import Areas, vectors_of_thread
-from stepnet.compiler.targets.cuda.grid.share import GridShare, Ownership, products_of, units_of
+from stepnet.compiler.targets.cuda.grid.share import GridShare, Ownership, lefts_of, products_of, units_of
 from stepnet.compiler.targets.cuda.grid.tensor import TileAreas
 from stepnet.compiler.targets.cuda.grid.tiles import GridTiles, grid_products, left_stride, tiles_time
 from stepnet.compiler.targets.cuda.loops.loop import LoopForm
@@ -58,11 +58,13 @@ class GridForm(LoopForm):
 
     owners: the division of the step among units. own: the units of a block.
     numbers: what float32 is multiplied as on tensor cores; None for products without them.
+    groups: that run at once and read weights, by which the time is estimated.
     """
 
     owners: Ownership
     own: int
     numbers: Precision | None = None
+    groups: int = 1
 
     @computed_once
     def share(self) -> GridShare:
@@ -94,12 +96,8 @@ class GridForm(LoopForm):
 
         used: the bytes of shared memory before them.
         """
-        net = self.body
-        lefts, weights = dict[int, int](), dict[int, int]()
-        nodes = products_of(self.statements)
-        for left in dict.fromkeys(left for node in nodes for left in node.sides[0]):
-            lefts[left] = used
-            used += aligned(4 * self.group_rows * net.type_of(left).size)
+        net, weights, nodes = self.body, dict[int, int](), products_of(self.statements)
+        lefts, used = self.left_places(used, lambda length: length)
         for right in dict.fromkeys(right for node in nodes for right in node.sides[1]):
             length, columns = net.type_of(right).shape
             count = 16 * -(-length // 4) * self.share.own_columns(columns)
@@ -108,33 +106,50 @@ class GridForm(LoopForm):
                 used += count
         return Areas(lefts, weights), used
 
+    def left_places(self, used: int, stride: Callable[[int], int]) -> tuple[dict[int, int], int]:
+        """Returns the places in shared memory of left sides, and the bytes until their end. Those that are
+        multiplied in other phases have the same places.
+
+        used: the bytes before them. stride: from a vector of a length to the next one.
+        """
+        net, places, ends, end = self.body, dict[int, int](), dict[int, int](), used
+        for phase in self.owners.plan[0]:
+            lefts = lefts_of(net, phase.statements)
+            at = max((ends[left] for left in lefts if left in ends), default=used)
+            for left in lefts:
+                if left not in places:
+                    type_, places[left] = net.type_of(left), at
+                    length = type_.shape[-1]
+                    at += aligned(4 * self.group_rows * type_.size // length * stride(length))
+                    ends[left] = at
+            end = max(end, at)
+        return places, end
+
     def tile_areas(self, used: int, numbers: Precision) -> tuple[TileAreas, int]:
         """Returns the places of the operands of products on tensor cores, and the bytes until their end.
 
         used: the bytes of shared memory before them. numbers: what float32 is multiplied as.
         """
-        net, lefts, weights = self.body, dict[int, int](), dict[tuple[int, int], int]()
+        net, weights = self.body, dict[tuple[int, int], int]()
         products, tiles = grid_products(self.statements), dict[int, GridTiles]()
-        for left in dict.fromkeys(left for product in products for left in product.lefts):
-            length, lefts[left] = net.type_of(left).shape[-1], used
-            used += aligned(4 * self.group_rows * net.type_of(left).size // length * left_stride(length))
+        lefts, used = self.left_places(used, left_stride)
         for product in products:
             lengths = tuple(net.type_of(left).shape[-1] for left in product.lefts)
             own = self.share.own_columns(product.columns)
             vectors = self.group_rows * product.lead
             tiles[product.key] = GridTiles(len(product.rights), own, vectors, lengths, numbers)
-        sums, most = used, max(each.streamed.sums_bytes for each in tiles.values())
-        used += aligned(most)
+        most = max(each.streamed.sums_bytes for each in tiles.values())
         for product in products:
             its = tiles[product.key]
             counts = [its.weight_bytes(length) for length in its.lengths]
-            if used + sum(counts) > self.shared:
+            if used + sum(counts) + aligned(max(most, its.sums_bytes)) > self.shared:
                 tiles[product.key] = its.streamed
                 continue
+            most = max(most, its.sums_bytes)
             for place, count in enumerate(counts):
                 weights[product.key, place] = used
                 used += count
-        return TileAreas(lefts, sums, weights, tiles), used
+        return TileAreas(lefts, used, weights, tiles), used + aligned(most)
 
     @computed_once
     def found(self) -> dict[int, int]:
@@ -180,11 +195,12 @@ class GridForm(LoopForm):
         """Estimates the microseconds of a reduction: of values in main memory, in shared memory, or of long
         vectors, of which each block reduces a part.
         """
+        lanes, is_owned = self.threads // self.group_rows, self.owners.is_owned(statement)
         if statement.number in self.owners.split:
-            return 2 * reduced_time(self.statements, statement, self.share.blocks)
-        if self.owners.read_of_others(statement):
+            return 2 * reduced_time(self.statements, statement, lanes, self.share.blocks)
+        if self.owners.read_of_others(statement) and not is_owned:
             return REDUCED
-        return reduced_time(self.statements, statement)
+        return reduced_time(self.statements, statement, lanes, self.share.blocks if is_owned else 1)
 
     @property
     def microseconds(self) -> float:
@@ -204,7 +220,7 @@ class GridForm(LoopForm):
         """An estimate of the time of the products of a step, with the reads of their weights."""
         net, areas, share = self.body, self.placed[1], self.share
         if isinstance(areas, TileAreas):
-            return tiles_time([*areas.tiles.values()], self.threads, share.blocks)
+            return tiles_time([*areas.tiles.values()], self.threads, share.blocks * self.groups)
         nodes = products_of(self.statements)
         away = sum(
             4 * prod(net.type_of(r).shape) / share.blocks
@@ -225,14 +241,16 @@ class GridForm(LoopForm):
         return turns * depth * (LINK + FUSED * abreast * len(node.types))
 
 
-def reduced_time(statements: Statements, statement: Statement, blocks: int = 1) -> float:
+def reduced_time(statements: Statements, statement: Statement, threads: int, blocks: int = 1) -> float:
     """Estimates the microseconds of a reduction of a value in shared memory, with a barrier. Nothing of it
-    was measured. blocks: that share the value.
+    was measured. threads: of a sequence. blocks: that share the value, or the results.
     """
     net = statements.net
     node = net.nodes[statement.number]
-    each = reduced_count(net, node) / blocks / (LANES if is_by_warps(net, node) else 1)
-    return H100.barrier + H100.warp * REDUCING * ceil(each)
+    lanes = LANES if is_by_warps(net, node) else 1
+    each, results = reduced_count(net, node) / lanes, statement.size
+    each, results = (each / blocks, results) if results == 1 else (each, results / blocks)
+    return H100.barrier + H100.warp * REDUCING * ceil(each) * ceil(results * lanes / threads)
 
 
 def found_together(net: Net, statements: Iterable[Statement]) -> list[Statement]:
@@ -266,6 +284,7 @@ def grid_form(
     flag: int | None = None,
     numbers: Precision | None = None,
     owners: Ownership | None = None,
+    groups: int = 1,
 ) -> GridForm | None:
     """Returns the form of a plan's loop for a group of blocks; None if its step cannot be divided among
     blocks of the device.
@@ -274,7 +293,7 @@ def grid_form(
     own: the units of a block; None for as few as there are multiprocessors for.
     flag: the position of the bool memory that ends a sequence early, if one does.
     numbers: what float32 is multiplied as on tensor cores; None for products without them.
-    owners: the division of the step among units, if it is known.
+    owners: the division of the step among units, if it is known. groups: that run at once.
     """
     owners = owners or ownership(LoopForm(plan, group_rows, threads, facts.shared).statements)
     if owners is None:
@@ -284,6 +303,6 @@ def grid_form(
     if group_rows > threads:
         return None
     own = own or max(4, -(-owners.units // facts.multiprocessors))
-    form = GridForm(plan, group_rows, threads, facts.shared, owners, own, numbers, flag=flag)
+    form = GridForm(plan, group_rows, threads, facts.shared, owners, own, numbers, groups, flag=flag)
     fits = form.placed[2] <= facts.shared and form.share.blocks <= facts.multiprocessors
     return form if fits and threads <= MOST_THREADS else None

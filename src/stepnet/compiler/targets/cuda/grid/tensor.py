@@ -52,11 +52,14 @@ class TileAreas:
 
 @dataclass(frozen=True)
 class Item:
-    """The work of a warp: the part of the sums, the tile of columns, and the first tile of vectors."""
+    """The work of a warp: the part of the sums, the tile of columns, the first tile of vectors, and the place
+    of the tile among those whose sums lie in shared memory.
+    """
 
     part: Value
     tile: Value
     vectors: Value
+    place: Value
 
 
 class GridTileWriter(GridColumnWriter):
@@ -156,18 +159,33 @@ class GridTileWriter(GridColumnWriter):
         """Writes the sums of products of some results of a node, which have one size."""
         code, product = self.code, product_of(self.net, together)
         tiles = self.tile_areas.tiles[product.key]
-        results = [None] if tiles.is_kept else [*range(tiles.results)]
-        count = tiles.tiles // len(results)
-        for only in results:
-            items = count * tiles.chunks * tiles.parts
-            with code.loop(self.warp, integer(items), self.share.threads // LANES) as index:
-                rest, part = code.divided(index, tiles.parts)
-                tile, chunk = code.divided(rest, tiles.chunks)
-                tile = code.summed(tile, integer(count * (only or 0)))
-                self.write_item(product, Item(part, tile, code.multiplied(chunk, tiles.abreast)), only)
-        code.barrier()
-        self.add_parts(product, together)
-        code.barrier()
+        if tiles.is_kept:
+            self.write_items(product, None, integer(0), integer(tiles.tiles))
+            code.barrier()
+            for number, statement in enumerate(together):
+                self.add_parts(product, statement, integer(0), tiles.own, number * tiles.pitch)
+            code.barrier()
+            return
+        count, columns = tiles.tiles // tiles.results, COLUMNS * tiles.at_once
+        for only, statement in enumerate(together):
+            with code.loop(integer(0), integer(count), tiles.at_once) as tile:
+                until = code.smaller(code.add(tile, integer(tiles.at_once)), integer(count))
+                self.write_items(
+                    product, only, code.summed(tile, integer(count * only)), code.sub(until, tile)
+                )
+                code.barrier()
+                self.add_parts(product, statement, code.multiplied(tile, COLUMNS), columns, 0)
+                code.barrier()
+
+    def write_items(self, product: GridProduct, only: int | None, first: Value, count: Value) -> None:
+        """Writes the work of all warps at some tiles, which the sums in shared memory are of."""
+        code, tiles = self.code, self.tile_areas.tiles[product.key]
+        items = code.multiplied(count, tiles.chunks * tiles.parts)
+        with code.loop(self.warp, items, self.share.threads // LANES) as index:
+            rest, part = code.divided(index, tiles.parts)
+            place, chunk = code.divided(rest, tiles.chunks)
+            vectors, tile = code.multiplied(chunk, tiles.abreast), code.summed(place, first)
+            self.write_item(product, Item(part, tile, vectors, place), only)
 
     def write_item(self, product: GridProduct, item: Item, only: int | None) -> None:
         """Writes the work of a warp."""
@@ -262,7 +280,7 @@ class GridTileWriter(GridColumnWriter):
         code = self.code
         vector = code.multiplied(code.summed(item.vectors, integer(number)), VECTORS)
         beside = code.summed(code.multiplied(self.in_quad, 2), integer(element & 1))
-        column = code.summed(code.multiplied(item.tile, COLUMNS), integer(8 * (element >> 1)))
+        column = code.summed(code.multiplied(item.place, COLUMNS), integer(8 * (element >> 1)))
         return self.sum_of(tiles, item.part, code.summed(vector, beside), code.summed(column, self.quad))
 
     def sum_of(self, tiles: GridTiles, part: Value, vector: Value, column: Value) -> Value:
@@ -272,24 +290,30 @@ class GridTileWriter(GridColumnWriter):
         at = code.summed(code.multiplied(row, tiles.sums_stride), column)
         return code.at(code.shared(self.tile_areas.sums), code.multiplied(at, 4))
 
-    def add_parts(self, product: GridProduct, together: list[Statement]) -> None:
-        """Writes the sums of all parts, in order, to the places of the results."""
+    def add_parts(
+        self, product: GridProduct, statement: Statement, first: Value, columns: int, offset: int
+    ) -> None:
+        """Writes the sums of all parts, in order, to the places of a result.
+
+        first: the first column of the result, of those of the block. columns: how many there may be.
+        offset: the column of the sums at which they begin.
+        """
         code, tiles = self.code, self.tile_areas.tiles[product.key]
-        for number, statement in enumerate(together):
-            slot = self.writer.slots[statement.number]
-            count = tiles.vectors * tiles.own
-            with code.loop(code.thread, integer(count), self.share.threads) as index:
-                vector, mine = code.divided(index, tiles.own)
-                column, is_there = self.column_of(mine, product.columns)
-                there = code.summed(mine, integer(number * tiles.pitch))
-                parts = [
-                    code.read(F32, self.sum_of(tiles, integer(part), vector, there), 4)
-                    for part in range(tiles.parts)
-                ]
-                total = parts[0]
-                for part in parts[1:]:
-                    total = code.fadd(total, part)
-                with code.when(is_there):
-                    row, beam = code.divided(vector, product.lead)
-                    flat = code.summed(code.multiplied(beam, product.columns), column)
-                    self.writer.write_slot(total, slot, row, flat)
+        slot = self.writer.slots[statement.number]
+        with code.loop(code.thread, integer(tiles.vectors * columns), self.share.threads) as index:
+            vector, place = code.divided(index, columns)
+            mine = code.summed(place, first)
+            column, is_there = self.column_of(mine, product.columns)
+            is_there = code.and_(is_there, code.icmp_signed("<", mine, integer(tiles.own)))
+            there = code.summed(place, integer(offset))
+            parts = [
+                code.read(F32, self.sum_of(tiles, integer(part), vector, there), 4)
+                for part in range(tiles.parts)
+            ]
+            total = parts[0]
+            for part in parts[1:]:
+                total = code.fadd(total, part)
+            with code.when(is_there):
+                row, beam = code.divided(vector, product.lead)
+                flat = code.summed(code.multiplied(beam, product.columns), column)
+                self.writer.write_slot(total, slot, row, flat)

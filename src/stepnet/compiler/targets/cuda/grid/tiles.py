@@ -40,6 +40,8 @@ BANKS, APART = 32, 4
 read numbers side by side, lie in other banks.
 """
 
+AT_ONCE = 16
+"""The most tiles of columns of which the sums lie in shared memory at once, where weights are not kept."""
 STREAMED = 60
 """The instructions that read an operand of weights from main memory, as counted."""
 CACHE, MAIN_READS = 40e6, 3e6
@@ -135,6 +137,16 @@ class GridTiles:
         return -(-self.results * self.pitch // COLUMNS)
 
     @property
+    def at_once(self) -> int:
+        """The tiles whose sums lie in shared memory at once: all, or some of a result."""
+        return self.tiles if self.is_kept else min(AT_ONCE, self.tiles // self.results)
+
+    @property
+    def turns(self) -> int:
+        """The turns in which sums of a result lie there."""
+        return 1 if self.is_kept else -(-self.tiles // self.results // self.at_once)
+
+    @property
     def parts(self) -> int:
         """The parts of a sum."""
         return PARTS if max(self.lengths) > SHORT else 1
@@ -162,7 +174,7 @@ class GridTiles:
     @property
     def sums_stride(self) -> int:
         """The numbers from the sums of a vector to those of the next one, in shared memory."""
-        return COLUMNS * self.tiles + APART
+        return COLUMNS * self.at_once + APART
 
     @property
     def sums_bytes(self) -> int:
@@ -197,5 +209,5 @@ def tiles_time(listed: Sequence[GridTiles], threads: int, blocks: int) -> float:
         whole = blocks * away
         rate = min(BLOCK_READS, (CACHE_READS if whole < CACHE else MAIN_READS) / blocks)
         found += max(instruction * turns * depth * one, away / rate)
-        found += instruction * added + 2 * H100.barrier
+        found += instruction * added + 2 * H100.barrier * tiles.turns
     return found

@@ -227,10 +227,14 @@ def by_blocks(statements: Statements, rows: int, facts: DeviceFacts) -> OtherLoo
     elements = sum(statement.size for statement in statements.all_statements())
     others = elements / ELEMENTS if elements >= MANY_ELEMENTS else 0.0
     reductions = found_together(net, statements.all_statements())
-    reduced = sum(reduced_time(statements, each) for each in reductions)
+
+    def reduced(rows_of_block: int) -> float:
+        """Estimates the microseconds of the reductions of a step of a block."""
+        return sum(reduced_time(statements, each, THREADS // rows_of_block) for each in reductions)
+
     times = {
         each: ceil(ceil(rows / each) / facts.multiprocessors)
-        * (1.0 + reduced + max(weights / BLOCK_BYTES, each * multiplied / PRODUCTS) + each * others)
+        * (1.0 + reduced(each) + max(weights / BLOCK_BYTES, each * multiplied / PRODUCTS) + each * others)
         for each in (BLOCK_ROWS, 1)
     }
     fastest = min(times, key=lambda each: times[each])
@@ -257,11 +261,21 @@ def by_groups(
         wanted = min(ceil(rows / group_rows), facts.multiprocessors)
         for blocks in dict.fromkeys((facts.multiprocessors, facts.multiprocessors // wanted)):
             own = max(LEAST_UNITS, ceil(owners.units / blocks))
-            form = grid_form(plan, group_rows, facts, own=own, flag=flag, numbers=numbers, owners=owners)
+            together = min(wanted, max(1, facts.multiprocessors // ceil(owners.units / own)))
+            form = grid_form(
+                plan,
+                group_rows,
+                facts,
+                own=own,
+                flag=flag,
+                numbers=numbers,
+                owners=owners,
+                groups=together,
+            )
             if form is None:
                 continue
             groups = max(1, facts.multiprocessors // form.share.blocks)
-            together = ceil(ceil(rows / group_rows) / groups) * form.microseconds
-            if best is None or together < best.microseconds:
-                best = OtherLoop(together, group_rows, form, groups)
+            time = ceil(ceil(rows / group_rows) / groups) * form.microseconds
+            if best is None or time < best.microseconds:
+                best = OtherLoop(time, group_rows, form, groups)
     return best
