@@ -13,7 +13,7 @@ from stepnet.compiler.net.ir import Node
 
 Array = np.ndarray
 
-BLOCK = 256
+BLOCK = 128
 """The number of outer products in a partial sum: adding partial sums to the total rounds less than one long
 chain of additions."""
 

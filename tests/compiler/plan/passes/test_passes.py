@@ -269,6 +269,18 @@ def test_sink_takes_an_output_projection_out() -> None:
     assert plan.before == ()
 
 
+def test_sink_leaves_vectors_where_they_are_joined_as_they_are_computed() -> None:
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        above, below = np.tanh(x + h @ p["R"]), np.tanh(x - h @ p["R"])
+        return sn.softmax(np.concatenate([above, below], axis=-1)), above * below
+
+    plan = sn.RNN(step, {"R": np.ones((3, 3))}, memory=3, inputs=3).plan
+    assert "concatenate" in operations(plan.body)
+    after = [plan.net.nodes[n].operation for phase in plan.after for n in phase]
+    assert "exp" in after
+    assert "concatenate" not in after
+
+
 def test_sink_leaves_a_small_output_inside() -> None:
     body = optimised_body(lambda x, h, p: (h * 2, np.tanh(x + h @ p["R"])))
     assert "multiply" in operations(body)

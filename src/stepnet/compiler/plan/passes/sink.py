@@ -94,9 +94,26 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
             body.nodes[number].operation == "index" for number in only
         ):
             late |= set() if is_read_out(body, only, output) else only - read_outs(body, only)
+    late -= joined(body, late)
     # A node that another output needs in the loop stays, with all that it depends on.
     staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
     return late - staying
+
+
+def joined(body: Net, late: set[int]) -> set[int]:
+    """Returns those of the nodes `late`, which could run after the loop, that only join vectors which
+    elementwise work of the loop computes: it stores them side by side, where they would be copied later.
+    """
+    return {
+        number
+        for number in late
+        if body.nodes[number].operation == "concatenate"
+        and len(body.type_of(number).shape) == 1
+        and all(
+            operand not in late and body.nodes[operand].kind == "pointwise"
+            for operand in body.nodes[number].inputs
+        )
+    }
 
 
 def read_outs(body: Net, numbers: set[int]) -> set[int]:

@@ -2,10 +2,10 @@
 
     left [rows, m], right [rows, n]   ->   left.T @ right, [m, n]; or such a matrix for each sequence of rows
 
-    rows 0..255     pack left    [column group][row][8 columns]
+    rows 0..127     pack left    [column group][row][8 columns]
                     pack right   [unit block][row][element]
                     tiles        8 columns by 3 unit blocks, a vector accumulator each   ->   added to the sum
-    rows 256..511   the same
+    rows 128..255   the same
 
 Several products of the same rows, such as the gradients of both matrices of an LSTM, are one contract: each
 block of rows of an operand that they share is packed once.
@@ -63,6 +63,8 @@ ARGUMENTS = (
     "packed_right",
     "packs_left",
     "packs_right",
+    "ahead_left",
+    "ahead_right",
     "products",
 )
 """The 64-bit words that describe the work of one thread on one product. Those that change from call to call
@@ -74,6 +76,7 @@ padded: the pointer to memory for the sum in whole groups and units, which is th
 the result has no others.
 total_stride: the bytes from row to row of the memory in which the sum is computed.
 packs_left, packs_right: 0 if a product ahead has packed the same operand; else 1.
+ahead_left, ahead_right: the bytes of a row of the next block that a tile fetches during each of its words.
 products: the number of products.
 
 The columns of the left side are divided into groups, the columns of the right side into units of one vector.
@@ -87,6 +90,11 @@ signals are handled."""
 SHARED = 2**22
 """Threads divide a contract only if it has at least this number of multiply-adds: some 20 microseconds of
 work."""
+
+HELD = 2**21
+"""A thread fetches the next block of rows while it multiplies if that block, the packed operands and the
+thread's part of the sums have at most this number of bytes together: the size of the L2 cache of the
+processor on which this was measured. Otherwise they would displace each other."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ class BlockSizes:
 
     @property
     def group_bytes(self) -> int:
-        """The bytes from one packed group of a contract's left columns, with `BLOCK` (256) rows, to the next.
+        """The bytes from one packed group of a contract's left columns, with `BLOCK` (128) rows, to the next.
         A contract is a sum over rows of outer products; a group, as many left columns as a register tile has
         rows. A cache line of padding is included.
         """
@@ -237,9 +245,10 @@ class Contract(ParallelCalls):
             computes.
         """
         itemsize, packed = self.sizes.itemsize, dict[tuple[str, int], int]()
+        first_memory, every = len(self.packed_memory), list[dict[str, int]]()
         for operands, shape, own, total in zip(products, shapes, ranges, self.totals, strict=True):
             (left, right), (groups, units) = shape, own
-            values = {
+            values: dict[str, int] = {
                 "last_piece": self.runs[0][1],
                 "pieces": pointer(self.pieces),
                 "result_stride": left * right * itemsize * self.is_split,
@@ -266,7 +275,29 @@ class Contract(ParallelCalls):
                     self.packed_memory.append(memory)
                     packed[side, operand] = pointer(memory)
                 values[f"packed_{side}"] = packed[side, operand]
+            every.append(values)
+        held = 2 * sum(memory.nbytes for memory in self.packed_memory[first_memory:])
+        for values in self.with_ahead(every, ranges, held):
             yield np.array([values.get(name, 0) for name in ARGUMENTS], np.int64)
+
+    def with_ahead(
+        self, every: Sequence[dict[str, int]], ranges: Sequence[Ranges], held: int
+    ) -> Sequence[dict[str, int]]:
+        """Adds to the arguments of a thread's products what their tiles fetch of the next block of rows: the
+        columns that the thread packs, or nothing if the near cache does not hold them. Returns the arguments.
+
+        every: the arguments of each product by name. ranges: its groups and units. held: the bytes that the
+        cache has to hold beside the sums.
+        """
+        sizes = self.sizes
+        tiles = sum((end - first) * (last - begin) for (first, end), (begin, last) in ranges)
+        held += tiles * sizes.group * sizes.width * sizes.itemsize
+        for values, blocks in zip(every, ranges, strict=True):
+            columns = ("left", blocks[0], sizes.group), ("right", blocks[1], sizes.width)
+            for side, (first, end), width in columns:
+                fetched = (end - first) * width * sizes.itemsize if values[f"packs_{side}"] else 0
+                values[f"ahead_{side}"] = fetched // BLOCK if held <= HELD else 0
+        return every
 
     @property
     def is_one_run(self) -> bool:

@@ -9,7 +9,7 @@ from stepnet.compiler.net.totals import BLOCK
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic, pack_words
 from stepnet.compiler.targets.cpu.products.contract import ARGUMENT_INDEX, ARGUMENTS, BlockSizes
-from stepnet.compiler.targets.cpu.products.tile import UNROLLED, LeftOperand, accumulate
+from stepnet.compiler.targets.cpu.products.tile import UNROLLED, Ahead, LeftOperand, accumulate
 from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector
 from stepnet.compiler.values.records import dataclass
@@ -53,11 +53,15 @@ class ContractCode:
     row: the pointer to the thread's `ARGUMENTS` of one product.
     result, total: the pointers to the result of a piece of rows, and to the memory in which it accumulates.
     is_padded: whether these differ.
+    following, last: the positions of the first row behind the present block of rows, and of the end of the
+        piece, in the list of row indices.
     """
 
     result: ir.Value
     total: ir.Value
     is_padded: ir.Value
+    following: ir.Value
+    last: ir.Value
 
     def __init__(self, code: Code, sizes: BlockSizes, arguments: ir.Value) -> None:
         """Prepares to write sums of outer products. arguments: the pointer to a thread's `ARGUMENTS`, one row
@@ -121,6 +125,7 @@ class ContractCode:
                 code.zero_bytes(total, size)
         with code.loop(begin, last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
+            self.following, self.last = code.add(first, code.number(BLOCK)), last
             word_count = self.quotient(count, kind.terms)
             padded = code.mul(self.quotient(word_count, UNROLLED), code.number(UNROLLED))
             with self.each_product(piece):
@@ -245,7 +250,7 @@ class ContractCode:
 
     def multiply(self, inner: ir.Value) -> None:
         """Writes code that multiplies the packed operands, in register tiles, and adds the product to the sum
-        in memory. Units (vectors of right columns) that do not fill a tile are computed one by one.
+        in memory. Units (vectors of right columns) that do not fill a tile are computed two by two.
 
         inner: the number of packed words of the summed axis k, which are those of the rows.
         """
@@ -253,9 +258,38 @@ class ContractCode:
         units = code.sub(self.argument("last_unit"), self.argument("first_unit"))
         wide = code.mul(code.sdiv(units, code.number(tile.units)), code.number(tile.units))
         groups = code.sub(self.argument("last_group"), self.argument("first_group"))
-        for shape, begin, end in ((tile, code.number(0), wide), (Tile(tile.rows, 1), wide, units)):
+        rest, count = code.sub(units, wide), code.number
+        # A tile of 3 units and one more take longer than two tiles of 2.
+        is_one = code.and_(code.icmp_signed("==", rest, count(1)), code.icmp_signed(">", wide, count(0)))
+        wide = code.sub(wide, code.select(is_one, count(tile.units), count(0)))
+        paired = code.add(wide, code.and_(code.sub(units, wide), count(-2)))
+        parts = (
+            (tile, count(0), wide),
+            (Tile(tile.rows, 2), wide, paired),
+            (Tile(tile.rows, 1), paired, units),
+        )
+        for shape, begin, end in parts:
             with code.loop(begin, end, shape.units) as unit, code.loop(code.number(0), groups) as group:
                 self.add_tile(shape, unit, group, inner)
+
+    def next_row(self, shape: Tile, unit: ir.Value, group: ir.Value) -> list[Ahead]:
+        """Computes what a tile fetches for the next block of rows, while it multiplies: of one row, the
+        columns that the thread packs. The tiles divide the rows of the block.
+
+        shape, unit, group: the sizes and the place of the tile, as for `add_tile`.
+        """
+        code, sizes = self.code, self.sizes
+        groups = code.sub(self.argument("last_group"), self.argument("first_group"))
+        units = code.sub(self.argument("last_unit"), self.argument("first_unit"))
+        tile = code.add(code.mul(unit, groups), code.mul(group, code.number(shape.units)))
+        row = code.sdiv(code.mul(tile, code.number(BLOCK)), code.mul(units, groups))
+        row = code.smaller(code.add(self.following, row), code.sub(self.last, code.number(1)))
+        place, ahead = code.read_number(self.pointer("places"), row), list[Ahead]()
+        for name, block, columns in (("left", "group", sizes.group), ("right", "unit", sizes.width)):
+            begin = code.mul(self.argument(f"first_{block}"), code.number(columns * sizes.itemsize))
+            begin = code.add(begin, code.mul(place, self.argument(f"{name}_stride")))
+            ahead.append(Ahead(code.at(self.pointer(name), begin), self.argument(f"ahead_{name}")))
+        return ahead
 
     def add_tile(self, shape: Tile, unit: ir.Value, group: ir.Value, inner: ir.Value) -> None:
         """Writes code that multiplies the packed operands for one register tile, and adds the products to the
@@ -286,6 +320,7 @@ class ContractCode:
             gates=1,
             width=sizes.width,
             unit_bytes=sizes.unit_bytes,
+            ahead=self.next_row(shape, unit, group),
         )
         for units, pointer in zip(sums, lines, strict=True):
             for index, (value,) in enumerate(units):
