@@ -64,12 +64,12 @@ def schedule_of(name: str, resident: int, is_alone: bool) -> TensorSchedule:
     exchange = first.rstrip("0123456789")
     options: dict[str, Any] = {"exchange": "alone" if is_alone else exchange, "numbers": numbers}
     for other in others:
-        if other == "fast":
+        if other in ("short", "fast"):
             options["functions"] = other
         else:
             options[WORDS[other[0]]] = int(other[1:])
-    options |= sizes_of(exchange, int(first[len(exchange) :]))
-    return TensorSchedule(resident=resident, **options)
+    sizes = sizes_of(exchange, int(first[len(exchange) :]))
+    return TensorSchedule(resident=resident, **{**sizes, **options})
 
 
 def measured(result: dict[str, Any], widest: int = 1024) -> Iterator[Measured]:

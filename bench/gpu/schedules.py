@@ -36,19 +36,21 @@ STEPS, BATCHES, LENGTHS = 1024, (1, 16, 64), [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
 RUNS = 3
 """The runs whose bits are compared."""
 NUMBERS = ("float32", "tf32", "bfloat16")
-KINDS = {"fast": "functions", "barrier": "without", "products": "without"}
+KINDS = {"short": "functions", "fast": "functions", "barrier": "without", "products": "without"}
 """The fields of a schedule that words other than numbers are for."""
 TIMED = {
     "gru-128": "cluster8.parts4.ahead2.* tagged8.parts4.ahead2.* block1 cluster8 grid8.parts4.ahead2 tagged8",
     "gru-256": "cluster16.parts4.ahead2.* tagged16.parts4.ahead2.* cluster8.parts2 grid16.parts4.ahead2",
     "lstm-128": "cluster8.parts4.ahead2 tagged8.parts4.ahead2 block1 cluster4.parts4.ahead2 tagged4.parts4",
-    "gru-64": "plain1.ahead2 plain2.ahead2 plain4.ahead2 block1.parts2.ahead2.* block1.parts4.ahead2 "
+    "gru-64": "plain1.parts2.chains2.ahead4.short plain1.ahead2 plain2.ahead2 plain4.ahead2 "
+    "block1.parts2.ahead2.* block1.parts4.ahead2 "
     "cluster4.parts4.ahead2 tagged4.parts4.ahead2",
     "gru-512": "tagged32.parts4.ahead2.* grid32.parts4.ahead2 tagged64.parts2.ahead2",
     "minimal_gated_unit-128": "plain1.ahead2 cluster8.parts4.ahead2 tagged8.parts4.ahead2 block1.parts2",
     "rg_lru-256": "alone2.ahead4 alone4.ahead8 alone4.ahead16 alone8.parts4.ahead16",
     "lstm-256": "cluster16.parts4.ahead2 tagged16.parts4.ahead2 tagged32.parts4.ahead2",
-    "lstm-64": "plain1.ahead2 block1.parts4.ahead2 cluster2.parts4.ahead2 tagged4.parts4.ahead2 block1",
+    "lstm-64": "plain1.parts2.chains2.ahead4.short plain1.ahead2 "
+    "block1.parts4.ahead2 cluster2.parts4.ahead2 tagged4.parts4.ahead2 block1",
     "lstm-512": "tagged32.parts4.ahead2 tagged32.parts4.bfloat16.ahead2",
     "minimal_gated_unit-256": "cluster16.parts4.ahead2 tagged16.parts4.ahead2",
     "gru-1024": "tagged64.parts4.bfloat16.ahead2 tagged64.parts4.tf32.ahead2",
@@ -85,7 +87,7 @@ def sizes_of(exchange: str, count: int) -> dict[str, int]:
     """Returns the fields that the number behind an exchange is for: the blocks of a group, or the sequences
     where plain units multiply.
     """
-    return {"rows": count, "parts": PLAIN_PARTS} if exchange == "plain" else {"blocks": count}
+    return {"rows": count, "parts": max(PLAIN_PARTS)} if exchange == "plain" else {"blocks": count}
 
 
 def step_of(name: str) -> tuple[str, int]:

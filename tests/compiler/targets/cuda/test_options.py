@@ -129,7 +129,7 @@ def test_loops_are_few_whatever_batches_come() -> None:
 
 
 def test_ptx_has_the_kernels_of_a_capability_and_of_options() -> None:
-    rnn, found = recurrence("simple_rnn", 192), list[str]()
+    rnn, found = recurrence("simple_rnn", 256), list[str]()
     for capability, precision in (("9.0", "float32"), ("9.0", "tf32"), ("8.0", "float32")):
         texts = stepnet.cuda.ptx(rnn, rows=1, capability=capability, precision=cast("Any", precision))
         found.append(texts["part 0: loop"])

@@ -8,9 +8,7 @@ its own for its inputs, so that no value moves from register to register.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import e, log, log2
 
-import numpy as np
 from llvmlite import ir
 
 from stepnet.compiler.plan.apart import UnitFibers, unit_fibers
@@ -20,9 +18,9 @@ from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.entries.elements import ElementWriter, RowOfThread, Source, zero
 from stepnet.compiler.targets.cuda.entries.places import Place, PlaceWriter, known_number
-from stepnet.compiler.targets.cuda.functions import F32
 from stepnet.compiler.targets.cuda.loops.lane_code import LaneTurn, turns_of
 from stepnet.compiler.targets.cuda.loops.loop import LoopForm, LoopWriter
+from stepnet.compiler.targets.cuda.tensor.approximate import exponential
 from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
@@ -30,8 +28,6 @@ THREADS = 64
 REGISTERS, FIBER_REGISTERS = 96, 144
 """The most registers for the inputs of steps ahead: of units of one element, and of fibers."""
 MOST_AHEAD = 16
-LARGE_EXPONENT = 104.0
-"""From here on, an exponential of float32 is 0 or infinite."""
 MOST_FIBER = 32
 """The most elements of a memory that a unit has."""
 
@@ -153,21 +149,6 @@ class UnitWriter(ElementWriter):
         self.given = None if inputs is None else iter(inputs)
         self.known = None if inputs is None else iter(self.others)
         return {n: [self.element(n, place, row) for place in self.places(n, unit)] for n in numbers}
-
-
-def exponential(code: PlaceWriter, x: Value) -> Value:
-    """Writes the exponential of x by the GPU's power of 2, within some units of its last place: that of the
-    product with the logarithm, and of what rounding that product leaves.
-    """
-    rate = log2(e)
-    high = ir.Constant(F32, float(np.float32(rate)))
-    low = ir.Constant(F32, rate - float(np.float32(rate)))
-    product = code.fmul(x, high)
-    left = code.fused(x, low, code.fused(x, high, code.fneg(product)))
-    power = code.function_call("exp2", F32, [product])
-    near = code.fused(code.fmul(power, left), ir.Constant(F32, log(2.0)), power)
-    is_small = code.fcmp_ordered("<", code.intrinsic("fabs", F32, [x]), ir.Constant(F32, LARGE_EXPONENT))
-    return code.select(is_small, near, power)
 
 
 class UnitLoopWriter(LoopWriter):

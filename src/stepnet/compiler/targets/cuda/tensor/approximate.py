@@ -1,12 +1,23 @@
-"""Sigmoid and tanh by the approximate instructions of a GPU, for comparison with those of the CPU engine."""
+"""Elementary functions by the approximate instructions of a GPU, in place of those of the CPU engine.
 
-from math import log2
+    short   within some units of the last place, relative to the result: the instruction for powers of 2 is
+            given what rounding its argument leaves
+    fast    sigmoid and tanh within some units of the last place of 1
 
+The instructions are within 2 ** -22 of a power of 2, and within 2 ** -23 of a reciprocal.
+"""
+
+from collections.abc import Callable, Mapping
+from math import e, log, log2
+
+import numpy as np
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.writing.code import Code
 from stepnet.compiler.targets.cuda.functions import F32
 
+LARGE = 128.0
+"""From here on, a power of 2 is 0 or infinite."""
 SMALL = 0.625
 """Below this |x|, tanh is a polynomial: the difference from 1 would lose its digits."""
 TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
@@ -20,12 +31,30 @@ def number(value: float) -> ir.Constant:
 
 def exp(code: Code, x: ir.Value, factor: float) -> ir.Value:
     """Writes the exponential of a multiple of x."""
-    return code.function_call("exp2", F32, [code.fmul(x, number(factor * log2(2.718281828459045)))])
+    return code.function_call("exp2", F32, [code.fmul(x, number(factor * log2(e)))])
+
+
+def exponential(code: Code, x: ir.Value) -> ir.Value:
+    """Writes the exponential of x by the GPU's power of 2, within some units of its last place: that of the
+    product with the logarithm, and of what rounding that product leaves.
+    """
+    high = float(np.float32(log2(e)))
+    product = code.fmul(x, number(high))
+    left = code.fused(x, number(log2(e) - high), code.fused(x, number(high), code.fneg(product)))
+    power = code.function_call("exp2", F32, [product])
+    near = code.fused(code.fmul(power, left), number(log(2.0)), power)
+    is_small = code.fcmp_ordered("<", code.intrinsic("fabs", F32, [product]), number(LARGE))
+    return code.select(is_small, near, power)
 
 
 def sigmoid(code: Code, x: ir.Value) -> ir.Value:
     """Writes the sigmoid of x, 1 / (1 + exp(-x))."""
     return code.function_call("reciprocal", F32, [code.fadd(number(1.0), exp(code, x, -1))])
+
+
+def short_sigmoid(code: Code, x: ir.Value) -> ir.Value:
+    """Writes the sigmoid of x, whose digits are right where it is small too."""
+    return code.function_call("reciprocal", F32, [code.fadd(number(1.0), exponential(code, code.fneg(x)))])
 
 
 def tanh(code: Code, x: ir.Value) -> ir.Value:
@@ -41,4 +70,10 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
     return code.select(small, near, far)
 
 
-APPROXIMATE = {"sigmoid": sigmoid, "tanh": tanh}
+Function = Callable[[Code, ir.Value], ir.Value]
+FUNCTIONS: Mapping[str, Mapping[str, Function]] = {
+    "exact": {},
+    "short": {"sigmoid": short_sigmoid, "tanh": tanh, "exp": exponential},
+    "fast": {"sigmoid": sigmoid, "tanh": tanh},
+}
+"""The functions of float32 that are written here, by the functions of a schedule and the operation."""

@@ -29,8 +29,8 @@ PARTS = (1, 2, 4)
 """The warps that divide a sum, as they are tried."""
 MANY_PARTS, MANY = 8, 8_000_000
 """More warps that are tried, so that their registers hold more: from so many bytes of weights on."""
-PLAIN_ROWS = (1, 2, 4)
-"""The sequences of a block that are tried where plain units multiply."""
+PLAIN_ROWS, PLAIN_AHEAD = (1, 2, 4), (4, 2)
+"""The sequences of a block, and the steps ahead, that are tried where plain units multiply."""
 SEVERAL: tuple[TensorExchange, ...] = ("cluster", "tagged")
 """The exchanges of several blocks that are tried: one by a counter is never faster than one by tags."""
 ALONE_AHEAD = (16, 8, 4)
@@ -139,8 +139,11 @@ def schedules(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iter
             yield TensorSchedule(blocks, "alone", numbers, 1, parts, 0, ahead)
         return
     if numbers == "float32":
-        for rows in PLAIN_ROWS:
-            yield TensorSchedule(1, "plain", numbers, 1, PLAIN_PARTS, 0, 2, rows=rows)
+        least = min(each.results for each in step.sums.values())
+        several = 4 if least == 1 else 2  # a sum that waits for the one before takes 4 cycles
+        for parts, rows, ahead in product(PLAIN_PARTS, PLAIN_ROWS, PLAIN_AHEAD):
+            if rows <= parts:
+                yield TensorSchedule(1, "plain", numbers, several, parts, 0, ahead, "short", rows=rows)
     groups: list[tuple[int, TensorExchange]] = [(1, "block")]
     groups += product(BLOCKS, SEVERAL)
     alone = TensorShape(step, TensorSchedule(numbers=numbers))

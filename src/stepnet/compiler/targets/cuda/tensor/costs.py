@@ -26,15 +26,25 @@ PACKED_READ = 6
 ELEMENTARY = "sigmoid", "tanh", "exp", "expm1", "log", "log1p", "erf", "sin", "cos", "tan", "power"
 EXACT, APPROXIMATE = 25.0, 9.0
 """The instructions of an elementary function, exact or by approximate instructions."""
+FUNCTIONS = {"exact": EXACT, "short": 14.0, "fast": APPROXIMATE}
+"""The instructions of one by the functions of a schedule, as fitted; those of "short" are counted."""
 MOVED = 6
 """The instructions that read or write an element in main memory."""
 WIDE = 4
 """The turns of shared memory for a read of 16 bytes by each thread of a warp."""
 PLAIN_READ, PLAIN_SHUFFLE = 2.0, 3.0
 """The instructions of plain units for a read of four numbers, and to hand on a sum, with its addition."""
-PLAIN_WAITS = 40.0
-"""The instructions of a chain that take as long as a read of shared memory and two shuffles, 76 cycles, which
-products by plain units wait for. Nothing of it was measured.
+CYCLE = 1 / 1980
+"""The microseconds of a cycle, of the H100 that was measured."""
+PLAIN_READS, PLAIN_SHUFFLES = 37.0, 16.0
+"""The instructions of a chain that take as long as a write and a read of shared memory, 33 cycles each, and
+as the shuffles with which two lanes hand on a sum, 28 cycles each with its addition. Known latencies: nothing
+of it was measured in a loop.
+"""
+MEETING, MEETING_WARP = 12.6, 2.0
+"""The cycles of a barrier of a block, and more for each warp, as measured of barriers alone, 21 for 4 warps
+and 29 for 8. A loop without its two barriers took 15 ns less for each. The fitted time of a barrier is that
+of all else that tensor cores wait for too.
 """
 BLOCK_ROWS = 4
 """The sequences of a block that does without tensor cores."""
@@ -79,7 +89,7 @@ class StepTime(TimeByParts):
 def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
     """Estimates the time of a step of a loop on tensor cores, whose blocks have a multiprocessor each."""
     step, schedule = shape.step, shape.schedule
-    elementary = APPROXIMATE if schedule.functions == "fast" else EXACT
+    elementary = FUNCTIONS[schedule.functions]
     instruction = facts.warp + facts.scheduler * shape.warps / SCHEDULERS
     values = shape.elements * (elementwise(step, elementary) + MOVED * moved(step))
     return StepTime(
@@ -111,17 +121,20 @@ def multiplying(shape: TensorShape) -> float:
 
 def plain_instructions(shape: TensorShape) -> float:
     """Returns the instructions of a warp for the products of a step by plain units."""
-    count, rows = 0.0, shape.schedule.rows
+    count, rows, parts = 0.0, shape.schedule.rows, shape.schedule.parts
     for each in shape.step.sums.values():
         reads = rows * sum(shape.depth(each, left) for left in each.lefts)
-        handed = {1: 2, 2: 2, 4: 3}[rows]
-        count += reads * (PLAIN_READ + 4 * each.results) + each.results * PLAIN_SHUFFLE * handed
+        handed = 3 if rows == 4 else parts // 2
+        added = rows * (shape.schedule.chains - 1) + PLAIN_SHUFFLE * handed
+        count += reads * (PLAIN_READ + 4 * each.results) + each.results * added
     return count
 
 
 def plain_waits(shape: TensorShape) -> float:
     """Returns what the products of a step by plain units wait for, in instructions of a chain."""
-    return PLAIN_WAITS * len(shape.step.phases) if shape.is_plain else 0.0
+    if not shape.is_plain:
+        return 0.0
+    return (PLAIN_READS + PLAIN_SHUFFLES * (shape.schedule.parts // 2)) * len(shape.step.phases)
 
 
 def read_bytes(shape: TensorShape) -> int:
@@ -136,6 +149,9 @@ def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
     """Estimates the microseconds of the exchanges of a step."""
     count, blocks = shape.step.exchanges, shape.schedule.blocks
     cost = facts.exchanges.get(shape.schedule.exchange)
+    if shape.is_plain:
+        slower = facts.barrier / H100.barrier
+        return count * slower * CYCLE * (MEETING + MEETING_WARP * shape.warps)
     if cost is None:
         return count * facts.barrier
     pieces = sum(shape.published_bytes(left) for left in shape.step.lefts) / 16

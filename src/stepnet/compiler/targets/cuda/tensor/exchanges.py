@@ -68,8 +68,8 @@ class ExchangeWriter(PlacesWriter):
 
     def shown(self, left: int, value: Elements) -> Elements:
         """Writes a value as it is exchanged, with zeros in padded units, or sums of its units. As float32 NaN
-        becomes one that rounding to tf32 keeps: a GPU's own has all bits set, to which one more cannot be
-        added.
+        becomes one that rounding to tf32 keeps, where tensor cores multiply: a GPU's own has all bits set, to
+        which one more cannot be added.
         """
         found, size = list[Value](), self.step.size(left)
         for unit, each in zip(self.units, value, strict=True):
@@ -79,8 +79,9 @@ class ExchangeWriter(PlacesWriter):
                 for lanes in (16, 8, 4):  # lanes with the same remainder by 4 have the same sequence
                     other = self.function_call("shuffle_down_float32", F32, [each, ir.Constant(I32, lanes)])
                     each = self.fadd(each, other)
-            is_nan = self.fcmp_unordered("!=", each, each)
-            each = self.select(is_nan, ir.Constant(F32, float("nan")), each)
+            if not self.shape.is_plain:
+                is_nan = self.fcmp_unordered("!=", each, each)
+                each = self.select(is_nan, ir.Constant(F32, float("nan")), each)
             found.append(converted(self, each, "float32", self.schedule.states))
         return found
 

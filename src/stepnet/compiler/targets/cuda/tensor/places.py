@@ -16,7 +16,7 @@ from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.codes import ENDING_WORDS, LOOP_WORDS
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.loops.lane_code import lane_at
-from stepnet.compiler.targets.cuda.tensor.shape import COUNTER_BYTES, PLAIN_PARTS, UNITS, TensorShape
+from stepnet.compiler.targets.cuda.tensor.shape import COUNTER_BYTES, UNITS, TensorShape
 from stepnet.compiler.targets.cuda.writer import KernelWriter, Value
 from stepnet.compiler.values.records import dataclass
 
@@ -96,10 +96,11 @@ class PlacesWriter(KernelWriter):
         """Writes a thread's unit and sequence where plain units multiply: lanes that follow one another have
         the same unit.
         """
-        number = self.number
-        self.part = self.and_(self.lane, number(PLAIN_PARTS - 1))
-        each = number(LANES // PLAIN_PARTS)
-        self.units = [self.add(self.mul(self.warp, each), self.sdiv(self.lane, number(PLAIN_PARTS)))]
+        number, parts = self.number, self.schedule.parts
+        self.part = self.and_(self.lane, number(parts - 1))
+        self.units = [
+            self.add(self.mul(self.warp, number(LANES // parts)), self.sdiv(self.lane, number(parts)))
+        ]
         self.columns = [self.and_(self.part, number(self.schedule.rows - 1))]
 
     @contextmanager
@@ -205,9 +206,11 @@ class PlacesWriter(KernelWriter):
         return found
 
     def frames(self, its: TensorPlaces, t: Value) -> Elements:
-        """Writes loads of the step's values of all sequences; beyond the end of a sequence, its last ones."""
+        """Writes loads of the step's values of all sequences; beyond the end of a sequence, its last ones.
+        Plain units keep the entries ahead of them.
+        """
         at = self.entries(its, t)
-        frames = list[Value]()
+        frames = [*at] if self.shape.is_plain else list[Value]()
         for n in self.step.read_sequences:
             array = self.step.sequences.index(self.step.origin(n)[0])
             frames += self.read_features(n, f"x{array}", at)

@@ -19,7 +19,7 @@ OTHERS = {"float32": (24, 44), "tf32": (44, 68), "bfloat16": (48, 72)}
 """Registers for addresses, places in the loop and temporary numbers, by what float32 is multiplied as:
 within a tight limit, and elsewhere.
 """
-PLAIN_OTHERS = {1: (54, 80), 2: (72, 110), 4: (92, 124)}
+PLAIN_OTHERS = {1: (54, 88), 2: (72, 110), 4: (92, 124)}
 """The same where plain units multiply, by the sequences of a block, with what is read of these ahead: where a
 block has more than 8 warps, and elsewhere.
 """
@@ -46,7 +46,9 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
     sums = max((each.results for each in step.sums.values()), default=0)
     values = len(step.memories) + len(step.vectors) + schedule.ahead * len(step.read_sequences)
     if shape.is_plain:
-        return PLAIN_OTHERS[schedule.rows][limit(shape, device) == MOST] + schedule.rows * sums + values
+        values += 2 * (schedule.ahead + len(step.outputs)) + 4 * (len(step.lefts) - 1)
+        values += schedule.rows * schedule.chains * sums
+        return PLAIN_OTHERS[schedule.rows][limit(shape, device) == MOST] + values
     ahead = AHEAD if schedule.ahead > 1 and sums else 0
     is_tight = limit(shape, device) <= TIGHT
     most = max((len({j for _, j in facts.terms}) for facts in shape.multiplied), default=0)

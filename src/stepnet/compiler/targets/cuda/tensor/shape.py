@@ -7,7 +7,8 @@ sequences) of every value, or a part of these, so that elementwise work moves no
 sum, two of them compute each element, and one writes it.
 
 The *plain units* of a multiprocessor multiply as fast where a group has 1, 2 or 4 sequences (`plain.py`).
-Then four lanes of a warp divide the sums of a unit over k, and each holds the unit for one of the sequences.
+Then two or four lanes of a warp divide the sums of a unit over k, and each holds the unit for one of the
+sequences.
 
 Widths that are no multiple of the units of all warps are padded: weights of padded units are zero, and
 nothing is written for them.
@@ -30,8 +31,8 @@ SUMMED = 8
 """The units whose sum a warp publishes, of values that are only summed over units."""
 COUNTER_BYTES = 256
 """The bytes before the exchanged values of a group: its counter, in a line that no other group writes to."""
-PLAIN_PARTS = 4
-"""The lanes that divide the sums of a unit, where plain units multiply."""
+PLAIN_PARTS = 2, 4
+"""The lanes that may divide the sums of a unit, where plain units multiply."""
 TensorExchange = Literal["block", "plain", "alone", "grid", "tagged", "cluster"]
 LAUNCHED: dict[TensorExchange, Exchange] = {
     "block": "none",
@@ -60,8 +61,8 @@ class TensorSchedule:
     resident: the number of a warp's operands that stay in registers, as the tensor cores multiply them.
     ahead: how many steps ahead the values of a step are read; as many steps are written one after another.
     states: what left operands are exchanged and kept as: "bfloat16" only where products round them to it.
-    functions: sigmoid and tanh as the CPU engine has them ("exact"), or by approximate instructions of the
-        GPU ("fast").
+    functions: elementary functions as the CPU engine has them ("exact"), or some of them by instructions of
+        the GPU: "short" or "fast" (`approximate.py`).
     unsplit: the number of further operands that stay in registers as they are stored. Where that takes fewer
         registers (`NumbersFacts.is_split`), they are split into two numbers at each step. All others are in
         shared memory, as they are stored too.
@@ -79,7 +80,7 @@ class TensorSchedule:
     parts: int = 1
     resident: int = 1000
     ahead: int = 1
-    functions: Literal["exact", "fast"] = "exact"
+    functions: Literal["exact", "short", "fast"] = "exact"
     states: Literal["float32", "bfloat16"] = "float32"
     unsplit: int = 0
     places: int = 2
@@ -89,10 +90,11 @@ class TensorSchedule:
     def __post_init__(self) -> None:
         """Raises `ValueError` for a schedule that does not exist."""
         is_plain = self.exchange == "plain"
-        if is_plain != (self.rows < ROWS) or (is_plain and (self.parts != PLAIN_PARTS or self.blocks != 1)):
+        does_not_fit = self.parts not in PLAIN_PARTS or self.rows > self.parts or self.blocks != 1
+        if is_plain != (self.rows < ROWS) or (is_plain and does_not_fit):
             raise ValueError(
-                f"a block of plain units has 1, 2 or 4 sequences and {PLAIN_PARTS} parts, and all others "
-                f"have {ROWS} sequences, not {self.rows} and {self.parts} with the exchange {self.exchange!r}"
+                "a block of plain units has 2 or 4 parts and up to as many sequences, and all others have "
+                f"{ROWS} sequences, not {self.rows} and {self.parts} with the exchange {self.exchange!r}"
             )
         if self.exchange not in ("alone", "plain") and (self.exchange == "block") != (self.blocks == 1):
             raise ValueError(
@@ -115,7 +117,7 @@ class TensorSchedule:
         """A name for people and files."""
         count = self.rows if self.exchange == "plain" else self.blocks
         name = f"{self.exchange}{count}-{self.numbers}-p{self.parts}-c{self.chains}-a{self.ahead}"
-        fast = "-fast" if self.functions == "fast" else ""
+        fast = "" if self.functions == "exact" else f"-{self.functions}"
         packed = "-packed" if self.states == "bfloat16" else ""
         direct = "" if self.places else "-direct"
         return name + fast + packed + direct + (f"-no-{self.without}" if self.without else "")
@@ -151,7 +153,8 @@ class TensorShape:
     def width(self) -> int:
         """The number of units of all warps, padding included."""
         if self.is_plain:
-            return -(-self.step.width // UNITS) * UNITS
+            whole = max(UNITS, LANES // self.schedule.parts)
+            return -(-self.step.width // whole) * whole
         depths = [FACTS[self.schedule.numbers].depth, *(self.facts(n).depth for n in self.step.sums.values())]
         whole = lcm(UNITS * self.schedule.blocks, max(depths) * self.schedule.parts)
         return -(-self.step.width // whole) * whole
@@ -164,12 +167,13 @@ class TensorShape:
     @property
     def warps(self) -> int:
         """The warps of a block."""
-        return self.width * PLAIN_PARTS // LANES if self.is_plain else self.tiles * self.schedule.parts
+        parts = self.schedule.parts
+        return self.width * parts // LANES if self.is_plain else self.tiles * parts
 
     @property
     def elements(self) -> int:
         """The elements of a value that a thread holds."""
-        return max(1, 4 // self.schedule.parts)
+        return 1 if self.is_plain else max(1, 4 // self.schedule.parts)
 
     @property
     def threads(self) -> int:
@@ -195,7 +199,7 @@ class TensorShape:
         plain units the reads of 4 numbers.
         """
         if self.is_plain:
-            return self.width // (4 * PLAIN_PARTS)
+            return self.width // (4 * self.schedule.parts)
         share, size = self.facts(each).depth * self.schedule.parts, self.step.size(left)
         if left in self.summed:  # of all tiles that have units
             size = -(-size // UNITS) * UNITS // SUMMED

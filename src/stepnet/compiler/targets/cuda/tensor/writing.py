@@ -11,7 +11,7 @@ from stepnet.compiler.targets.cpu.writing.pointwise import converted, pointwise
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.targets.cuda.loops.lane_code import turns_of
-from stepnet.compiler.targets.cuda.tensor.approximate import APPROXIMATE
+from stepnet.compiler.targets.cuda.tensor.approximate import FUNCTIONS
 from stepnet.compiler.targets.cuda.tensor.places import Elements, TensorPlaces, elements
 from stepnet.compiler.targets.cuda.tensor.plain import PlainProductWriter
 from stepnet.compiler.targets.cuda.tensor.shape import LAUNCHED, TensorShape
@@ -149,7 +149,8 @@ class TensorLoopWriter(PlainProductWriter):
     def first_frames(self, its: TensorPlaces) -> Elements:
         """Writes loads of the values of the first steps; zeros if no sequence has a step."""
         ahead, sequences = self.schedule.ahead, self.step.read_sequences
-        zeros = [value for n in sequences for value in self.zeros(n)]
+        zeros = [self.number(0)] if self.shape.is_plain else list[Value]()
+        zeros += [value for n in sequences for value in self.zeros(n)]
         return self.either(
             self.icmp_signed(">", its.longest, self.number(0)),
             lambda: [value for t in range(ahead) for value in self.frames(its, self.number(t))],
@@ -212,7 +213,7 @@ class TensorLoopWriter(PlainProductWriter):
         count = len(self.step.memories) * size
         memories, frames = carried[:count], carried[count:]
         following = list[Value]()
-        each = len(self.step.read_sequences) * size
+        each = (len(self.step.read_sequences) + self.shape.is_plain) * size
         for place in range(ahead):
             now = self.add(t, self.number(place))
             following += self.frames(its, self.add(now, self.number(ahead)))
@@ -228,6 +229,9 @@ class TensorLoopWriter(PlainProductWriter):
         parity, later = (self.and_(self.add(t, self.number(n)), self.number(1)) for n in (0, 1))
         parities: dict[int, Value] = {left: parity for left in step.lefts}  # noqa: C420 - typed values
         values: dict[int, Elements] = dict(self.values)
+        at = None
+        if self.shape.is_plain:
+            at, frames = frames[:size], frames[size:]
         for numbers, given in ((step.memories, memories), (step.read_sequences, frames)):
             for place, n in enumerate(numbers):
                 values[n] = given[size * place : size * (place + 1)]
@@ -250,7 +254,7 @@ class TensorLoopWriter(PlainProductWriter):
             done += bool(shown)
             self.publish(shown, lambda left: later if left in step.memories else parity, turn)
             self.wait_for_cluster([n for n in shown if n not in step.memories])
-        self.write_outputs(its, t, values, live)
+        self.write_outputs(its, t, values, live, at)
         return [*chain.from_iterable(after.values())]
 
     def compute(self, phase: list[int], values: dict[int, Elements], parities: dict[int, Value]) -> None:
@@ -274,8 +278,9 @@ class TensorLoopWriter(PlainProductWriter):
         if node.operation == "broadcast":
             return values[roots[0]]
         dtypes = [self.step.dtype(n) for n in roots]
-        if self.schedule.functions == "fast" and node.operation in APPROXIMATE and dtypes[0] == "float32":
-            return [APPROXIMATE[node.operation](self, x) for x in values[roots[0]]]
+        function = FUNCTIONS[self.schedule.functions].get(node.operation)
+        if function is not None and dtypes[0] == "float32":
+            return [function(self, x) for x in values[roots[0]]]
         return [
             pointwise(self, node, [values[n][e] for n in roots], dtypes) for e in range(self.shape.elements)
         ]
@@ -288,14 +293,23 @@ class TensorLoopWriter(PlainProductWriter):
                     count = self.add(t, self.number(1))
                     self.write_element("int64", count, self.pointer("taken"), row)
 
-    def write_outputs(self, its: TensorPlaces, t: Value, values: dict[int, Elements], live: Elements) -> None:
-        """Writes stores of the step's outputs, of the sequences that have not ended."""
+    def write_outputs(
+        self,
+        its: TensorPlaces,
+        t: Value,
+        values: dict[int, Elements],
+        live: Elements,
+        at: Elements | None,
+    ) -> None:
+        """Writes stores of the step's outputs, of the sequences that have not ended. at: the entries of the
+        step, if they are known.
+        """
         if self.step.flag is not None:
             self.count_step(its, t, live)
         if not self.step.outputs:
             return
         if self.step.flag is None:
-            at = self.entries(its, t)
+            at = at or self.entries(its, t)
         else:
             at = [self.add(first, time) for first, time in zip(its.placed, self.times(its, t), strict=True)]
         for place, pieces in enumerate(self.step.outputs):
