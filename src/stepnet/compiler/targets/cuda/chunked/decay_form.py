@@ -14,6 +14,7 @@ A first pass, from the last chunk on, keeps dS behind each chunk in main memory;
 chunk on, has S in shared memory, and computes N by products on tensor cores.
 """
 
+from collections.abc import Mapping
 from math import ceil
 
 from stepnet.compiler.values.once import computed_once
@@ -21,6 +22,21 @@ from stepnet.compiler.values.records import dataclass
 
 STEPS = 64, 32, 16
 """The steps that a chunk may have."""
+
+
+def begins_of(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns the first byte of each array, a multiple of 16, and under "end" that behind them all.
+
+    sizes: the numbers of float32 of each array, by name.
+
+    >>> begins_of({"matrix": 80, "decay": 5})
+    {'matrix': 0, 'decay': 320, 'end': 352}
+    """
+    found, used = dict[str, int](), 0
+    for name, size in sizes.items():
+        found[name] = used
+        used += 16 * ceil(size / 4)
+    return {**found, "end": used}
 
 
 @dataclass(frozen=True)
@@ -77,11 +93,7 @@ class DecayForm:
             "decay": steps,
             "decays": (steps + 1) * (steps + 1),
         }
-        found, used = dict[str, int](), 0
-        for name, size in sizes.items():
-            found[name] = used
-            used += 16 * ceil(size / 4)
-        return {**found, "end": used}
+        return begins_of(sizes)
 
     @property
     def shared(self) -> int:

@@ -5,10 +5,10 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm
 from stepnet.compiler.targets.cuda.chunked.form import THREADS
+from stepnet.compiler.targets.cuda.chunked.shared_arrays import SharedArrays
 from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO, ChunkSide, TileWriter
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.targets.cuda.entries.places import PlaceWriter
-from stepnet.compiler.targets.cuda.functions import F32
 from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
@@ -46,6 +46,7 @@ class DecayWriter:
         self.form = form
         names = [f"{name}{n}" for name, many in self.counts().items() for n in range(many)]
         self.code = PlaceWriter("gradient of decays", [*DECAY_WORDS, *names])
+        self.arrays = SharedArrays(self.code, form.places)
         self.tiles = TileWriter(self.code, form.way)
 
     def counts(self) -> dict[str, int]:
@@ -54,24 +55,9 @@ class DecayWriter:
 
     # ---- places
 
-    def number_at(self, name: str, *places: tuple[Value, int]) -> Value:
-        """Writes the address of a number of an array in shared memory. places: indices with strides."""
-        code, total = self.code, integer(self.form.places[name])
-        for index, stride in places:
-            total = code.summed(total, code.multiplied(index, 4 * stride))
-        return code.shared(total)
-
-    def get(self, name: str, *places: tuple[Value, int]) -> Value:
-        """Writes a load of a number from shared memory."""
-        return self.code.read(F32, self.number_at(name, *places), 4)
-
-    def put(self, value: Value, name: str, *places: tuple[Value, int]) -> None:
-        """Writes a store of a number to shared memory."""
-        self.code.write(value, self.number_at(name, *places), 4)
-
     def decay_between(self, first: Value, last: Value) -> Value:
         """Writes the product of the decays of the steps from `first` on, until before step `last`."""
-        return self.get("decays", (last, self.form.steps + 1), (first, 1))
+        return self.arrays.read("decays", (last, self.form.steps + 1), (first, 1))
 
     def row(self, number: int, step: Value) -> Value:
         """Writes the row of a step in the array of vectors number `number`."""
@@ -116,7 +102,7 @@ class DecayWriter:
             key, value = code.divided(index, form.values)
             there, here = code.add(first, index), ((key, form.value_row), (value, 1))
             if out:
-                code.write_element(DTYPE, self.get("matrix", *here), code.pointer(array), there)
+                code.write_element(DTYPE, self.arrays.read("matrix", *here), code.pointer(array), there)
             else:
 
                 def read(there: Value = there) -> list[Value]:
@@ -124,7 +110,7 @@ class DecayWriter:
                     return [code.read_element(DTYPE, code.pointer(array), there)]
 
                 is_given = code.icmp_signed("!=", code.word(array), integer(0))
-                self.put(code.either(is_given, read, [ZERO])[0], "matrix", *here)
+                self.arrays.write(code.either(is_given, read, [ZERO])[0], "matrix", *here)
 
     def entry(self, own: Head, step: Value) -> Value:
         """Writes the entry of a step of the sequence, in the order in which it runs."""
@@ -154,18 +140,18 @@ class DecayWriter:
                     at = code.add(code.multiplied(there, width), feature)
                     value = code.read_element(DTYPE, code.pointer(f"{name}{number}"), at)
                     value = code.select(is_real, value, ZERO)
-                    self.put(value, name, (self.row(number, step), row), (feature, 1))
+                    self.arrays.write(value, name, (self.row(number, step), row), (feature, 1))
         with code.over_threads(form.steps) as step:
             is_real, there = place(step)
             value = code.read_element(DTYPE, code.pointer("decays"), there)
-            self.put(code.select(is_real, value, ONE), "decay", (step, 1))
+            self.arrays.write(code.select(is_real, value, ONE), "decay", (step, 1))
         code.barrier()
         with code.over_threads(form.steps + 1) as first:
 
             def turn(step: Value, product: list[Value]) -> list[Value]:
                 """Writes the product until before a step, and takes the decay of the step into it."""
-                self.put(product[0], "decays", (step, form.steps + 1), (first, 1))
-                decay = self.get("decay", (code.smaller(step, integer(form.steps - 1)), 1))
+                self.arrays.write(product[0], "decays", (step, form.steps + 1), (first, 1))
+                decay = self.arrays.read("decay", (code.smaller(step, integer(form.steps - 1)), 1))
                 is_later = code.icmp_signed(">=", step, first)
                 return [code.select(is_later, code.fmul(product[0], decay), product[0])]
 
@@ -196,7 +182,7 @@ class DecayWriter:
             def add(behind: Value, total: list[Value]) -> list[Value]:
                 """Writes the sum with the terms of a step that is read behind."""
                 is_behind = code.icmp_signed(">", behind, step)
-                own = self.get("pairs", (behind, form.pair_row), (code.add(step, integer(1)), 1))
+                own = self.arrays.read("pairs", (behind, form.pair_row), (code.add(step, integer(1)), 1))
                 return [code.fadd(total[0], code.select(is_behind, own, ZERO))]
 
             (total,) = code.carry(0, form.steps + 1, [ZERO], add)
@@ -223,14 +209,14 @@ class DecayWriter:
 
         def sides(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
             """Writes the vectors of keys, and those of values."""
-            a, b = self.number_at(left, (row, 1)), self.number_at(right, (column, 1))
+            a, b = self.arrays.at(left, (row, 1)), self.arrays.at(right, (column, 1))
             return ChunkSide(a, 4, 4 * form.key_row, scale), ChunkSide(b, 4, 4 * form.value_row)
 
         def store(row: Value, column: Value, value: Value) -> None:
             """Writes an element of the matrix."""
             at = (row, form.value_row), (column, 1)
-            before = code.fmul(self.get("matrix", *at), self.decay_between(integer(0), steps))
-            self.put(code.fadd(before, value), "matrix", *at)
+            before = code.fmul(self.arrays.read("matrix", *at), self.decay_between(integer(0), steps))
+            self.arrays.write(code.fadd(before, value), "matrix", *at)
 
         self.tiles.write(form.keys, form.values, self.counts()[left] * form.steps, sides, store)
 
@@ -250,8 +236,8 @@ class DecayWriter:
                     write: int = write,
                 ) -> tuple[ChunkSide, ChunkSide]:
                     """Writes vectors of reads, and of writes."""
-                    left = self.number_at(a, (self.row(read, row), width))
-                    right = self.number_at(b, (self.row(write, column), width))
+                    left = self.arrays.at(a, (self.row(read, row), width))
+                    right = self.arrays.at(b, (self.row(write, column), width))
                     return ChunkSide(left, 4 * width, 4), ChunkSide(right, 4 * width, 4)
 
                 def of_keys(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
@@ -264,15 +250,17 @@ class DecayWriter:
 
                 def keep(row: Value, column: Value, value: Value) -> None:
                     """Writes the store of a product of keys."""
-                    self.put(value, "products", (row, form.pair_row), (column, 1))
+                    self.arrays.write(value, "products", (row, form.pair_row), (column, 1))
 
                 def store(
                     row: Value, column: Value, value: Value, is_first: bool = read + write == 0
                 ) -> None:
                     """Writes the store of N, or the addition to it."""
                     at = (row, form.pair_row), (code.add(column, integer(1)), 1)
-                    made = code.fmul(value, self.get("products", (row, form.pair_row), (column, 1)))
-                    self.put(made if is_first else code.fadd(self.get("pairs", *at), made), "pairs", *at)
+                    made = code.fmul(value, self.arrays.read("products", (row, form.pair_row), (column, 1)))
+                    self.arrays.write(
+                        made if is_first else code.fadd(self.arrays.read("pairs", *at), made), "pairs", *at
+                    )
 
                 self.tiles.write(form.steps, form.steps, form.keys, of_keys, keep)
                 self.tiles.write(form.steps, form.steps, form.values, of_values, store)
@@ -284,7 +272,7 @@ class DecayWriter:
         """
         code, form = self.code, self.form
         after = code.element(DTYPE, code.pointer("scratch"), kept)
-        first = self.number_at("matrix")
+        first = self.arrays.at("matrix")
         ends = ("r", first, form.value_row, "x", "ahead"), ("w", after, form.values, "p", "behind")
         for values, matrix, width, keys, target in ends:
             for number in range(self.counts()[keys]):
@@ -298,7 +286,7 @@ class DecayWriter:
                     number: int = number,
                 ) -> tuple[ChunkSide, ChunkSide]:
                     """Writes vectors of values, and the matrix."""
-                    left = self.number_at(a, (self.row(number, row), form.value_row))
+                    left = self.arrays.at(a, (self.row(number, row), form.value_row))
                     right = code.at(b, code.multiplied(column, 4 * width))
                     return ChunkSide(left, 4 * form.value_row, 4), ChunkSide(right, 4 * width, 4)
 
@@ -312,9 +300,9 @@ class DecayWriter:
                 ) -> None:
                     """Writes a term, or the addition to it."""
                     at = (row, form.key_row), (column, 1)
-                    factor = self.get(a, (self.row(number, row), form.key_row), (column, 1))
+                    factor = self.arrays.read(a, (self.row(number, row), form.key_row), (column, 1))
                     made = code.fmul(value, factor)
-                    self.put(code.fadd(self.get(to, *at), made) if number else made, to, *at)
+                    self.arrays.write(code.fadd(self.arrays.read(to, *at), made) if number else made, to, *at)
 
                 self.tiles.write(form.steps, form.keys, form.values, sides, store)
         with code.over_threads(form.keys) as key:
@@ -322,11 +310,11 @@ class DecayWriter:
             def add(value: Value, total: list[Value]) -> list[Value]:
                 """Writes the sum over values of both matrices' products."""
                 at = code.add(code.multiplied(key, form.values), value)
-                own = self.get("matrix", (key, form.value_row), (value, 1))
+                own = self.arrays.read("matrix", (key, form.value_row), (value, 1))
                 return [code.fused(own, code.read_element(DTYPE, after, at), total[0])]
 
             (total,) = code.carry(0, form.values, [ZERO], add)
-            self.put(total, "ahead", (integer(form.steps), form.key_row), (key, 1))
+            self.arrays.write(total, "ahead", (integer(form.steps), form.key_row), (key, 1))
 
     def sum_ends(self) -> None:
         """Writes N(u, -1), N(C, s) and N(C, -1): a thread has one, which it sums over keys."""
@@ -338,18 +326,18 @@ class DecayWriter:
 
             def add(key: Value, sums: list[Value]) -> list[Value]:
                 """Writes the sum with a term."""
-                return [code.fadd(sums[0], self.get(array, (row, form.key_row), (key, 1)))]
+                return [code.fadd(sums[0], self.arrays.read(array, (row, form.key_row), (key, 1)))]
 
             return code.carry(0, form.keys, [ZERO], add)[0]
 
         with code.over_threads(2 * form.steps + 1) as number:
             is_ahead = code.icmp_signed("<=", number, last)
             with code.when(is_ahead):
-                self.put(total("ahead", number), "pairs", (number, form.pair_row))
+                self.arrays.write(total("ahead", number), "pairs", (number, form.pair_row))
             with code.when(code.not_(is_ahead)):
                 step = code.sub(number, integer(form.steps + 1))
                 column = code.add(step, integer(1))
-                self.put(total("behind", step), "pairs", (last, form.pair_row), (column, 1))
+                self.arrays.write(total("behind", step), "pairs", (last, form.pair_row), (column, 1))
 
     def between(self) -> None:
         """Writes over N the terms of the gradients of all decays: a thread has what is read at one place, and
@@ -361,9 +349,9 @@ class DecayWriter:
             def turn(step: Value, sums: list[Value]) -> list[Value]:
                 """Writes the term of a decay, and takes what its step writes into the sum."""
                 at = (behind, form.pair_row), (code.add(step, integer(1)), 1)
-                written = self.get("pairs", *at)
+                written = self.arrays.read("pairs", *at)
                 decayed = self.decay_between(code.add(step, integer(1)), behind)
-                self.put(code.fmul(decayed, sums[0]), "pairs", *at)
-                return [code.fused(self.get("decay", (step, 1)), sums[0], written)]
+                self.arrays.write(code.fmul(decayed, sums[0]), "pairs", *at)
+                return [code.fused(self.arrays.read("decay", (step, 1)), sums[0], written)]
 
-            code.carry(0, behind, [self.get("pairs", (behind, form.pair_row))], turn)
+            code.carry(0, behind, [self.arrays.read("pairs", (behind, form.pair_row))], turn)

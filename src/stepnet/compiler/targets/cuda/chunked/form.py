@@ -21,6 +21,7 @@ from math import ceil
 from stepnet.compiler.plan.matrix_rule import MatrixRead, MatrixRule, matrix_rule
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.arrays.product_shares import TENSOR_WAYS
+from stepnet.compiler.targets.cuda.chunked.decay_form import begins_of
 from stepnet.compiler.targets.cuda.chunked.sizes import FIRST, TILE_ROWS, without_chunks
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.entries.elements import uniform
@@ -158,11 +159,7 @@ class ChunkForm:
             "decays": (steps + 1) * self.decay_row,
             "beyond": 1,
         }
-        found, used = dict[str, int](), 0
-        for name, size in sizes.items():
-            found[name] = used
-            used += 16 * ceil(size / 4)
-        return {**found, "end": used}
+        return begins_of(sizes)
 
     @property
     def shared(self) -> int:

@@ -10,10 +10,10 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.chunked.form import THREADS, ChunkForm
+from stepnet.compiler.targets.cuda.chunked.shared_arrays import SharedArrays
 from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO
 from stepnet.compiler.targets.cuda.entries.elements import ElementWriter, RowOfThread
 from stepnet.compiler.targets.cuda.entries.places import Place
-from stepnet.compiler.targets.cuda.functions import F32
 from stepnet.compiler.targets.cuda.loops.lane_code import LaneTurn
 from stepnet.compiler.targets.cuda.loops.loop import LoopForm, LoopWriter
 from stepnet.compiler.values.records import dataclass
@@ -37,26 +37,12 @@ class ChunkLoadWriter(LoopWriter):
         """Begins the kernel."""
         super().__init__(LoopForm(plan, 1, THREADS, form.shared))
         self.chunk, self.rule = form, form.rule
+        self.arrays = SharedArrays(self.code, form.places)
         self.elements = ElementWriter(self.code, self.rule.body, self.sources(), {})
         self.head: Value = integer(0)
         self.column: Value = integer(0)
 
     # ---- places in shared memory
-
-    def number_at(self, name: str, *places: tuple[Value, int]) -> Value:
-        """Writes the address of a number of an array in shared memory. places: indices with strides."""
-        code, total = self.code, integer(self.chunk.places[name])
-        for index, stride in places:
-            total = code.summed(total, code.multiplied(index, 4 * stride))
-        return code.shared(total)
-
-    def get(self, name: str, *places: tuple[Value, int]) -> Value:
-        """Writes a load of a number from shared memory."""
-        return self.code.read(F32, self.number_at(name, *places), 4)
-
-    def put(self, value: Value, name: str, *places: tuple[Value, int]) -> None:
-        """Writes a store of a number to shared memory."""
-        self.code.write(value, self.number_at(name, *places), 4)
 
     def row_of(self, place: int, step: Value) -> Value:
         """Writes the row of a step in the array number `place` of those with a row for each step."""
@@ -66,7 +52,7 @@ class ChunkLoadWriter(LoopWriter):
         """Writes the product of the decays of the steps from `first` on, until before step `last`."""
         if not self.rule.decay:
             return ONE
-        return self.get("decays", (last, self.chunk.decay_row), (first, 1))
+        return self.arrays.read("decays", (last, self.chunk.decay_row), (first, 1))
 
     # ---- the matrix
 
@@ -100,7 +86,7 @@ class ChunkLoadWriter(LoopWriter):
                 return [converted(code, code.read_element(given, code.pointer("m0"), place), given, DTYPE)]
 
             (element,) = code.either(is_given, read, [ZERO])
-            self.put(element, "matrix", (key, form.value_row), (value, 1))
+            self.arrays.write(element, "matrix", (key, form.value_row), (value, 1))
 
     def end_matrix(self, lane: LaneTurn) -> None:
         """Writes the final matrix of a sequence that ends to its array."""
@@ -110,7 +96,7 @@ class ChunkLoadWriter(LoopWriter):
         wanted = code.and_(lane.ends, wanted)
         with code.when(wanted), code.over_threads(form.keys * form.columns) as index:
             key, value = code.divided(index, form.columns)
-            element = self.get("matrix", (key, form.value_row), (value, 1))
+            element = self.arrays.read("matrix", (key, form.value_row), (value, 1))
             place = code.add(code.multiplied(lane.row, size), self.matrix_index(key, value))
             code.write_element(made, converted(code, element, DTYPE, made), code.pointer("f0"), place)
 
@@ -135,7 +121,7 @@ class ChunkLoadWriter(LoopWriter):
                 row = self.row_at_step(steps, step)
                 value = self.vector_element(place, key, row)
                 value = code.select(row.is_real, value, ZERO)
-                self.put(value, "vectors", (self.row_of(place, step), form.key_row), (key, 1))
+                self.arrays.write(value, "vectors", (self.row_of(place, step), form.key_row), (key, 1))
         if form.wide:
             with code.over_threads(form.steps * form.columns) as index:
                 step, value = code.divided(index, form.columns)
@@ -143,18 +129,20 @@ class ChunkLoadWriter(LoopWriter):
                 self.elements.begin()
                 for place, number in enumerate(form.wide):
                     element = self.early_element(number, value, row)
-                    self.put(element, "values", (self.row_of(place, step), form.value_row), (value, 1))
-        self.put(ZERO, "beyond")
+                    self.arrays.write(
+                        element, "values", (self.row_of(place, step), form.value_row), (value, 1)
+                    )
+        self.arrays.write(ZERO, "beyond")
         with code.over_threads(form.steps) as step:
             row = self.row_at_step(steps, step)
             self.elements.begin()
             for place, number in enumerate(form.narrow):
-                self.put(
+                self.arrays.write(
                     self.early_element(number, integer(0), row), "numbers", (self.row_of(place, step), 1)
                 )
             if self.rule.decay:
                 decay = self.factor_product(self.rule.decay, integer(0), integer(0), row)
-                self.put(code.select(row.is_real, decay, ONE), "decay", (step, 1))
+                self.arrays.write(code.select(row.is_real, decay, ONE), "decay", (step, 1))
         self.elements.begin()
 
     def vector_element(self, place: int, key: Value, row: RowOfThread) -> Value:
@@ -200,8 +188,8 @@ class ChunkLoadWriter(LoopWriter):
             def turn(step: Value, product: list[Value]) -> list[Value]:
                 """Writes the product until before a step, and takes the decay of the step into it."""
                 is_later = code.icmp_signed(">=", step, first)
-                self.put(product[0], "decays", (step, form.decay_row), (first, 1))
-                decay = self.get("decay", (code.smaller(step, integer(form.steps - 1)), 1))
+                self.arrays.write(product[0], "decays", (step, form.decay_row), (first, 1))
+                decay = self.arrays.read("decay", (code.smaller(step, integer(form.steps - 1)), 1))
                 return [code.select(is_later, code.fmul(product[0], decay), product[0])]
 
             code.carry(0, form.steps + 1, [ONE], turn)

@@ -99,9 +99,9 @@ class ChunkWriter(ChunkProductWriter):
             made = literal(DTYPE, number_of_all)
         elif number in form.wide:
             row = self.row_of(form.wide.index(number), step)
-            made = self.get("values", (row, form.value_row), (value, 1))
+            made = self.arrays.read("values", (row, form.value_row), (value, 1))
         elif number in form.narrow:
-            made = self.get("numbers", (self.row_of(form.narrow.index(number), step), 1))
+            made = self.arrays.read("numbers", (self.row_of(form.narrow.index(number), step), 1))
         elif node.is_view:
             made = self.late_element(node.inputs[0], known, step, value)
         else:
@@ -120,11 +120,11 @@ class ChunkWriter(ChunkProductWriter):
                 factor = self.late_element(number, known, step, value)
                 total = factor if total is ONE else code.fmul(total, factor)
             total = code.select(code.icmp_signed("<", step, count), total, ZERO)
-            self.put(total, "written", (self.row_of(place, step), form.value_row), (value, 1))
+            self.arrays.write(total, "written", (self.row_of(place, step), form.value_row), (value, 1))
             above = code.fcmp_unordered(">", total, ir.Constant(F32, MOST_WRITTEN))
             below = code.fcmp_unordered("<", total, ir.Constant(F32, -MOST_WRITTEN))
             with code.when(code.or_(above, below)):
-                self.put(ONE, "beyond")
+                self.arrays.write(ONE, "beyond")
             made.append(total)
         return made
 
@@ -148,13 +148,17 @@ class ChunkWriter(ChunkProductWriter):
         ):
             own = [code.add(begin, integer(step)) for step in range(SOLVED)]
             rows = [[self.row_of(place, step) for step in own] for place in places]
-            first = [self.get("read", (row, form.value_row), (value, 1)) for each in rows for row in each]
+            first = [
+                self.arrays.read("read", (row, form.value_row), (value, 1)) for each in rows for row in each
+            ]
 
             def add(earlier: Value, flat: list[Value]) -> list[Value]:
                 """Writes the addition of what an earlier step wrote to the reads."""
                 reads = by_read(flat)
                 for n in range(form.writes):
-                    written = self.get("written", (self.row_of(n, earlier), form.value_row), (value, 1))
+                    written = self.arrays.read(
+                        "written", (self.row_of(n, earlier), form.value_row), (value, 1)
+                    )
                     self.add_to(reads, n, earlier, begin, written, 0)
                 return [read for each in reads for read in each]
 
@@ -163,7 +167,9 @@ class ChunkWriter(ChunkProductWriter):
                 known = {form.reads[place].number: reads[place][step] for place in places}
                 made = self.write(known, at, value, steps.count)
                 for place in places:
-                    self.put(reads[place][step], "read", (rows[place][step], form.value_row), (value, 1))
+                    self.arrays.write(
+                        reads[place][step], "read", (rows[place][step], form.value_row), (value, 1)
+                    )
                 for n, each in enumerate(made):
                     self.add_to(reads, n, at, begin, each, step + 1)
 
@@ -179,7 +185,7 @@ class ChunkWriter(ChunkProductWriter):
             row = code.add(step, integer((number * form.writes + place) * form.steps))
             for group in range(first // AT_ONCE * AT_ONCE, SOLVED, AT_ONCE):
                 later = code.add(begin, integer(group))
-                four = code.read(FOUR, self.number_at("inner", (row, form.step_row), (later, 1)), 16)
+                four = code.read(FOUR, self.arrays.at("inner", (row, form.step_row), (later, 1)), 16)
                 for n in range(group, group + AT_ONCE):
                     if n >= first:
                         inner = code.extract_element(four, integer(n - group))
@@ -195,14 +201,14 @@ class ChunkWriter(ChunkProductWriter):
             step, value = code.divided(index, form.columns)
             row = self.row_at_step(steps, step)
             known = {
-                read.number: self.get("read", (self.row_of(place, step), form.value_row), (value, 1))
+                read.number: self.arrays.read("read", (self.row_of(place, step), form.value_row), (value, 1))
                 for place, read in enumerate(form.reads)
             }
             for place, each in enumerate(self.rule.writes):
                 if len(each.values) == 1:
                     there = self.row_of(place, step), form.value_row
                     for number in self.shown_by(each.values[0]):
-                        known.setdefault(number, self.get("written", there, (value, 1)))
+                        known.setdefault(number, self.arrays.read("written", there, (value, 1)))
             column = code.add(code.multiplied(self.head, self.rule.sizes[2]), code.add(self.column, value))
             with code.when(row.is_real):
                 for place, number in enumerate(outputs):

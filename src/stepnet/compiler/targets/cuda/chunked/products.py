@@ -27,22 +27,22 @@ class ChunkProductWriter(ChunkLoadWriter):
 
         def left(row: Value) -> ChunkSide:
             """Writes the vectors of reads from a row on."""
-            return ChunkSide(self.number_at("vectors", (row, form.key_row)), 4 * form.key_row, 4)
+            return ChunkSide(self.arrays.at("vectors", (row, form.key_row)), 4 * form.key_row, 4)
 
         def of_matrix(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
             """Writes the sides of a product with the matrix."""
-            return left(row), ChunkSide(self.number_at("matrix", (column, 1)), 4, 4 * form.value_row)
+            return left(row), ChunkSide(self.arrays.at("matrix", (column, 1)), 4, 4 * form.value_row)
 
         def of_vectors(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
             """Writes the sides of a product with the vectors of writes."""
-            there = self.number_at("vectors", vectors, (column, form.key_row))
+            there = self.arrays.at("vectors", vectors, (column, form.key_row))
             return left(row), ChunkSide(there, 4 * form.key_row, 4)
 
         def read(row: Value, column: Value, value: Value) -> None:
             """Writes the store of what a step reads."""
             _, step = code.divided(row, steps)
             value = code.fmul(value, self.decay_between(integer(0), step))
-            self.put(value, "read", (row, form.value_row), (column, 1))
+            self.arrays.write(value, "read", (row, form.value_row), (column, 1))
 
         def inner(row: Value, column: Value, value: Value) -> None:
             """Writes the store of an inner product; of 0 for steps that are not earlier."""
@@ -50,7 +50,7 @@ class ChunkProductWriter(ChunkLoadWriter):
             value = code.fmul(value, self.decay_between(code.add(earlier, integer(1)), step))
             value = code.select(code.icmp_signed("<", earlier, step), value, ZERO)
             at = code.add(code.multiplied(place, writes * steps), column)
-            self.put(value, "inner", (at, form.step_row), (step, 1))
+            self.arrays.write(value, "inner", (at, form.step_row), (step, 1))
 
         self.tiles.write(reads * steps, form.columns, form.keys, of_matrix, read)
         self.tiles.write(reads * steps, writes * steps, form.keys, of_vectors, inner)
@@ -71,14 +71,14 @@ class ChunkProductWriter(ChunkLoadWriter):
         def sides(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
             """Writes the inner products and what was written."""
             place, step = code.divided(row_of(row), steps)
-            left = self.number_at("inner", (place, depth * form.step_row), (step, 1))
-            right = self.number_at("written", (column, 1))
+            left = self.arrays.at("inner", (place, depth * form.step_row), (step, 1))
+            right = self.arrays.at("written", (column, 1))
             return ChunkSide(left, 4, 4 * form.step_row), ChunkSide(right, 4, 4 * form.value_row)
 
         def store(row: Value, column: Value, value: Value) -> None:
             """Writes the addition to what is read."""
             at = (row_of(row), form.value_row), (column, 1)
-            self.put(code.fadd(self.get("read", *at), value), "read", *at)
+            self.arrays.write(code.fadd(self.arrays.read("read", *at), value), "read", *at)
 
         def one_by_one(row: Value, column: Value) -> None:
             """Writes the addition of what the earlier steps wrote to one number that is read."""
@@ -90,8 +90,8 @@ class ChunkProductWriter(ChunkLoadWriter):
                 for write in range(form.writes):
                     number = self.row_of(write, earlier)
                     at = code.add(code.multiplied(place, depth), number)
-                    factor = self.get("inner", (at, form.step_row), (step, 1))
-                    written = self.get("written", (number, form.value_row), (column, 1))
+                    factor = self.arrays.read("inner", (at, form.step_row), (step, 1))
+                    written = self.arrays.read("written", (number, form.value_row), (column, 1))
                     total = code.fused(factor, written, total)
                 return [total]
 
@@ -100,7 +100,7 @@ class ChunkProductWriter(ChunkLoadWriter):
 
         if not later:
             return
-        is_beyond = code.fcmp_unordered("!=", self.get("beyond"), ZERO)
+        is_beyond = code.fcmp_unordered("!=", self.arrays.read("beyond"), ZERO)
         with code.when(is_beyond), code.over_threads(later * steps * form.columns) as index:
             one_by_one(*code.divided(index, form.columns))
         with code.when(code.not_(is_beyond)):
@@ -118,15 +118,17 @@ class ChunkProductWriter(ChunkLoadWriter):
 
         def sides(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
             """Writes the vectors and what was written."""
-            left = self.number_at("vectors", (first, form.key_row), (row, 1))
-            right = self.number_at("written", (column, 1))
+            left = self.arrays.at("vectors", (first, form.key_row), (row, 1))
+            right = self.arrays.at("written", (column, 1))
             scale = decay if self.rule.decay else None
             return ChunkSide(left, 4, 4 * form.key_row, scale), ChunkSide(right, 4, 4 * form.value_row)
 
         def store(row: Value, column: Value, value: Value) -> None:
             """Writes an element of the matrix."""
             at = (row, form.value_row), (column, 1)
-            before = code.fmul(self.get("matrix", *at), self.decay_between(integer(0), integer(steps)))
-            self.put(code.fadd(before, value), "matrix", *at)
+            before = code.fmul(
+                self.arrays.read("matrix", *at), self.decay_between(integer(0), integer(steps))
+            )
+            self.arrays.write(code.fadd(before, value), "matrix", *at)
 
         self.tiles.write(form.keys, form.columns, depth, sides, store)
