@@ -11,7 +11,8 @@ from typing import Any
 
 from bench.runtimes.groups import GROUPS
 from bench.runtimes.plot import COLOURS
-from bench.runtimes.results import Result, mean_ratio
+from bench.runtimes.repeated import Repeated
+from bench.runtimes.results import mean_ratio
 from bench.runtimes.runner import MARKS, OURS, PEERS
 from bench.runtimes.saved import Saved
 
@@ -78,19 +79,19 @@ def draw_all(processor: Saved, folder: Path) -> list[Path]:
     return [*paths, draw_groups(processor, folder)]
 
 
-def cases_of(processor: Saved, chart: Chart) -> list[Result]:
+def cases_of(processor: Saved, chart: Chart) -> list[Repeated]:
     """Returns the results that a chart shows: those of its group, and for lengths the short sequences too."""
-    results = [result for result in processor.results if result.group == chart.group]
+    results = [result for result in processor.cases if result.group == chart.group]
     if chart.name == "length":
         results += [
             result
-            for result in processor.results
+            for result in processor.cases
             if result.group in SHORT and (result.case.batch, result.case.hidden) == (1, 64)
         ]
     return results
 
 
-def draw_lines(chart: Chart, results: Sequence[Result], folder: Path) -> Path:
+def draw_lines(chart: Chart, results: Sequence[Repeated], folder: Path) -> Path:
     """Draws the time of a step against a size, a panel beside the other and a line for each library."""
     figure, panels = new_figure(len(chart.panels), (10, 3.4))
     for axes, (title, belongs) in zip(panels, chart.panels.items(), strict=True):
@@ -99,9 +100,9 @@ def draw_lines(chart: Chart, results: Sequence[Result], folder: Path) -> Path:
             if peer.name in MARKS:
                 continue
             points = sorted(
-                (chart.size(result.case), 1e6 * result.timings[peer.name].seconds / result.case.time)
+                (chart.size(result.case), 1e6 * result.seconds(peer.name) / result.case.time)
                 for result in shown
-                if peer.name in result.timings
+                if peer.name in result.peers
             )
             if points:
                 width = 2.4 if peer.name == OURS else 1.2
@@ -132,7 +133,7 @@ def draw_groups(processor: Saved, folder: Path) -> Path:
     bars = {
         group.title: mean
         for group in reversed(GROUPS.values())
-        if (mean := mean_ratio([r for r in processor.results if r.group == group.name], None)) is not None
+        if (mean := mean_ratio([r for r in processor.cases if r.group == group.name], None)) is not None
     }
     figure, (axes,) = new_figure(1, (8, 4.6))
     colours = ["#0072B2" if ratio >= 1 else "#E69F00" for ratio in bars.values()]

@@ -89,6 +89,9 @@ def bench(
     rest: Annotated[
         bool, typer.Option("--rest", help="Only cases that --save's or --keep's file does not have.")
     ] = False,
+    runs: Annotated[
+        int, typer.Option(min=1, help="With --rest: cases that the file has from fewer runs than these.")
+    ] = 1,
     save: Annotated[Path | None, typer.Option(help="Merge the results into this file, as JSON.")] = None,
     compare: Annotated[Path | None, typer.Option(help="Show the change since a saved run.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the results: a .png, .svg or .pdf file.")] = None,
@@ -122,7 +125,7 @@ def bench(
     machine = machine_facts(threads or processors())
     file = save or (saved.path_of(machine) if keep else None)
     if rest:
-        parts = rest_of(parts, file)
+        parts = rest_of(parts, file, runs)
     settings = Settings(machine["threads"], rounds or (3 if quick else 5), turn=0.02 if quick else 0.05)
     console = Console(stderr=as_json)
     made = run(parts, settings, engine, console, promised=preset == "targets", limit=limit)
@@ -164,12 +167,14 @@ def parts_of(
     return found
 
 
-def rest_of(parts: Sequence[Part], file: Path | None) -> list[Part]:
-    """Returns the groups without cases that a file of results has; raises `InputError` without a file."""
+def rest_of(parts: Sequence[Part], file: Path | None, runs: int) -> list[Part]:
+    """Returns the groups without cases that a file has results of, from so many runs; raises `InputError`
+    without a file.
+    """
     if file is None:
         raise InputError("--rest leaves out the cases of a file: name it with --save, or pass --keep")
-    known = saved.load(file).results if file.exists() else []
-    there = {(result.group, result.case) for result in known}
+    known = saved.load(file).cases if file.exists() else []
+    there = {(one.group, one.case) for one in known if len(one.runs) >= runs}
     left = [
         replace(part, cases=tuple(case for case in part.cases if (part.group, case) not in there))
         for part in parts

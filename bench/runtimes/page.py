@@ -10,8 +10,9 @@ from string import ascii_lowercase
 from bench.runtimes import charts, saved
 from bench.runtimes.cases import MODES
 from bench.runtimes.groups import GROUPS
+from bench.runtimes.repeated import Repeated
 from bench.runtimes.report import significant
-from bench.runtimes.results import REFUSED, Result, mean_ratio
+from bench.runtimes.results import REFUSED, mean_ratio
 from bench.runtimes.runner import MARKS, OURS, PEERS
 from bench.runtimes.saved import Saved
 from bench.runtimes.targets import targets
@@ -26,10 +27,11 @@ Made from `bench/saved/` by `make bench-docs`. [Benchmarks](benchmarks.md) says 
 is compared, and `bench/README.md` how.
 
 Times are medians over rounds in which all take turns. `ratio` is the time of the best peer divided by that
-of stepnet, the median over rounds: above 1 stepnet is faster, and * marks where it is behind. `prototype`
-and `one thread` (stepnet on one thread) are marks to compare with, and never the best peer. ~ marks a case
-in which rounds are far apart or another process ran: its figures say little. A letter in place of a time is
-a reason below the table.
+of stepnet, the median over rounds: above 1 stepnet is faster, and * marks where it is behind. Where a case
+was run more than once, figures are medians of the last three runs, and the ratios of all are in brackets.
+`prototype` and `one thread` (stepnet on one thread) are marks to compare with, and never the best peer. ~
+marks a case in which rounds are far apart or another process ran: its figures say little. A letter in place
+of a time is a reason below the table.
 """
 
 
@@ -78,16 +80,16 @@ def section(processor: Saved) -> str:
         "",
     ]
     lines += promised(processor)
-    names = [name for name in (*GROUPS, "") if any(result.group == name for result in processor.results)]
+    names = [name for name in (*GROUPS, "") if any(result.group == name for result in processor.cases)]
     for name in names:
         results = sorted(
-            (result for result in processor.results if result.group == name), key=lambda r: place(r, name)
+            (result for result in processor.cases if result.group == name), key=lambda r: place(r, name)
         )
         lines += points(processor, name, results)
     return "\n".join(lines)
 
 
-def place(result: Result, group: str) -> tuple[int, str]:
+def place(result: Repeated, group: str) -> tuple[int, str]:
     """Returns a sort key for a result: the position of its case in the table of the group `group`."""
     cases = GROUPS[group].cases if group in GROUPS else ()
     return (cases.index(result.case) if result.case in cases else len(cases), str(result.case))
@@ -95,7 +97,7 @@ def place(result: Result, group: str) -> tuple[int, str]:
 
 def promised(processor: Saved) -> list[str]:
     """Returns the lines of the page's table of promises on speed; [] if none was measured."""
-    promises = targets(processor.results, processor.facts)
+    promises = targets(processor.cases, processor.facts)
     if not promises:
         return []
     lines = ["### Promises", "", "| what | found | wanted | |", "|---|---|---|---|"]
@@ -107,7 +109,7 @@ def promised(processor: Saved) -> list[str]:
     return [*lines, ""]
 
 
-def points(processor: Saved, name: str, results: Sequence[Result]) -> list[str]:
+def points(processor: Saved, name: str, results: Sequence[Repeated]) -> list[str]:
     """Returns the lines of the table of one group: a row for each case, then the reasons for missing times.
 
     name: of the group. results: its results, in order.
@@ -152,29 +154,30 @@ def letter(number: int) -> str:
     return (letter(more - 1) if more else "") + ascii_lowercase[last]
 
 
-def peers_of(processor: Saved, results: Iterable[Result]) -> list[str]:
+def peers_of(processor: Saved, results: Iterable[Repeated]) -> list[str]:
     """Returns the names of peers that some of the cases were run for, in the order of the table of peers."""
-    named = {name for result in results for name in (*result.timings, *result.failures)}
+    named = {name for result in results for name in (*result.peers, *result.failures)}
     groups = {result.group for result in results}
     asked = {name for group in groups & set(GROUPS) for name in GROUPS[group].peers}
     named |= asked & {name for run in processor.runs for name in run.missing}
     return [peer.name for peer in PEERS if peer.name in named and peer.name != OURS]
 
 
-def ratio(result: Result) -> str:
-    """Formats the ratio to the best peer and its name: * if stepnet is slower, ~ if disturbed."""
-    found = result.ratio(result.best)
+def ratio(result: Repeated) -> str:
+    """Formats the ratio to the best peer, that of each run, and its name: * if slower, ~ if disturbed."""
+    found, runs = result.ratio(result.best), result.ratios(result.best)
     if found is None:
         return "-"
     marks = ("*" if found < 1 else "") + ("~" if result.disturbed else "")
-    return f"{found:.2f}{marks} ({result.best})"
+    each = f"{', '.join(f'{ratio:.2f}' for ratio in runs)}; " if len(runs) > 1 else ""
+    return f"{found:.2f}{marks} ({each}{result.best})"
 
 
 def summary(processors: Sequence[Saved]) -> str:
     """Returns a table for each processor, with a row for each group: geometric means of the ratios."""
     lines: list[str] = []
     for processor in processors:
-        peers = [name for name in peers_of(processor, processor.results) if name not in MARKS]
+        peers = [name for name in peers_of(processor, processor.cases) if name not in MARKS]
         lines += [
             f"{title(processor)}:",
             "",
@@ -182,7 +185,7 @@ def summary(processors: Sequence[Saved]) -> str:
             "|---" * (4 + len(peers)) + "|",
         ]
         for group in GROUPS.values():
-            results = [result for result in processor.results if result.group == group.name]
+            results = [result for result in processor.cases if result.group == group.name]
             best = [found for result in results if (found := result.ratio(result.best)) is not None]
             if not best:
                 continue

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from statistics import geometric_mean, median, quantiles
-from typing import Any
+from typing import Any, Protocol
 
 from bench.runtimes.cases import MODES, Case
 from bench.runtimes.machine import Peak
@@ -205,7 +205,25 @@ def checked(record: Any, name: str, kind: type) -> Any:
     return found
 
 
-def mean_ratio(results: Sequence[Result], name: str | None = None) -> float | None:
+class Compared(Protocol):
+    """The result of one case, of a run or of several: `Result`, `repeated.Repeated`."""
+
+    @property
+    def case(self) -> Case:
+        """The case."""
+        ...
+
+    @property
+    def best(self) -> str | None:
+        """The name of the fastest peer."""
+        ...
+
+    def ratio(self, name: str | None) -> float | None:
+        """Returns a peer's time over stepnet's; None if one was not timed."""
+        ...
+
+
+def mean_ratio(results: Sequence[Compared], name: str | None = None) -> float | None:
     """Returns the geometric mean of a peer's time over stepnet's; without name, of each case's best peer."""
     ratios = [result.ratio(result.best if name is None else name) for result in results]
     known = [ratio for ratio in ratios if ratio is not None]

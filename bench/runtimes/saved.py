@@ -2,16 +2,18 @@
 
     file of runs + a run --merged--> file of runs
 
-A case that is measured anew takes the place of the earlier result, whole: ratios are of one run. Each run
-keeps its date, command, versions and settings.
+A case keeps its last three results, of which the pages show medians: a ratio is of one run. Each run keeps
+its date, command, versions and settings.
 """
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.runtimes.repeated import KEPT, Repeated, repeated
 from bench.runtimes.results import FORMAT, VERSION, Result, Run, checked, from_record, to_record
 from stepnet.errors import FileError, InputError
 
@@ -31,6 +33,11 @@ class Saved:
         return [result for run in self.runs for result in run.results]
 
     @property
+    def cases(self) -> list[Repeated]:
+        """The results of each case and group as one, with the medians of its runs."""
+        return repeated(self.results)
+
+    @property
     def facts(self) -> dict[str, float]:
         """The seconds of importing and compiling, the latest of each."""
         return {name: seconds for run in self.runs for name, seconds in run.facts.items()}
@@ -46,7 +53,9 @@ class Saved:
         }
 
     def merged(self, run: Run) -> "Saved":
-        """Returns these runs with a later one of the same processor, whose results replace earlier ones."""
+        """Returns these runs with a later one of the same processor. The earliest results of a case are left
+        out where there are more than `KEPT`.
+        """
         for name in SAME:
             for earlier in self.runs[:1]:
                 if earlier.machine.get(name) != run.machine.get(name):
@@ -54,12 +63,14 @@ class Saved:
                         f"the file has results with {name} {earlier.machine.get(name)!r}, and this run has "
                         f"{run.machine.get(name)!r}; save it in another file"
                     )
-        anew = {(result.group, result.case) for result in run.results}
-        kept = [
-            replace(old, results=tuple(one for one in old.results if (one.group, one.case) not in anew))
-            for old in self.runs
-        ]
-        return Saved((*(old for old in kept if old.results or set(old.facts) - set(run.facts)), run))
+        later = Counter((result.group, result.case) for result in run.results)
+        kept: list[Run] = []
+        for old in reversed(self.runs):
+            results = tuple(one for one in old.results if later[one.group, one.case] < KEPT)
+            later.update((one.group, one.case) for one in old.results)
+            if results or set(old.facts) - set(run.facts):
+                kept.insert(0, replace(old, results=results))
+        return Saved((*kept, run))
 
 
 def path_of(machine: dict[str, Any]) -> Path:

@@ -10,7 +10,7 @@ from statistics import median
 
 from bench.runtimes.cases import Case
 from bench.runtimes.groups import TARGET_SIZES
-from bench.runtimes.results import Result
+from bench.runtimes.results import Compared
 from bench.runtimes.runner import ONE_THREAD
 from stepnet.errors import StepnetError
 
@@ -97,7 +97,7 @@ PROMISES = (
 SECONDS = {"importing stepnet": 0.3, "cold compile of a GRU": 0.5}
 
 
-def targets(results: Iterable[Result], seconds: Mapping[str, float]) -> list[Target]:
+def targets(results: Iterable[Compared], seconds: Mapping[str, float]) -> list[Target]:
     """Returns the promises that results are about, with values; seconds: of importing and compiling."""
     found: list[Target] = []
     for result in results:

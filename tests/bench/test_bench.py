@@ -29,6 +29,7 @@ from bench.runtimes.peers import stepnet as ours
 from bench.runtimes.peers import torch as torch_peer
 from bench.runtimes.peers.equations import CELLS, EPSILON
 from bench.runtimes.plot import draw
+from bench.runtimes.repeated import Repeated, repeated
 from bench.runtimes.report import comparison, remarks, times
 from bench.runtimes.restricted import restricted
 from bench.runtimes.results import REFUSED, Result, Run, Timing
@@ -647,27 +648,48 @@ def test_a_saved_run_is_read_again(tmp_path: Path):
     assert saved.load(tmp_path / "new" / "run.json") == Saved((run,))
 
 
-def test_a_later_run_takes_the_place_of_the_cases_that_it_has(tmp_path: Path):
+def test_a_file_keeps_the_last_three_results_of_a_case(tmp_path: Path):
     file, other = tmp_path / "run.json", replace(TINY, hidden=32)
     first = a_run(
-        results=(timed(TINY, "a", stepnet=1.0), timed(TINY, "b", stepnet=2.0)), date="1", facts={"x": 1.0}
+        results=(timed(TINY, "a", stepnet=1.0), timed(other, "a", stepnet=2.0)), date="1", facts={"x": 1.0}
     )
-    second = a_run(results=(timed(TINY, "a", stepnet=3.0), timed(other, "a", stepnet=4.0)), date="2")
-    third = a_run(results=(timed(TINY, "b", stepnet=5.0),), date="3", facts={"x": 2.0})
-    saved.save(first, file)
-    saved.save(second, file)
-    both = saved.load(file)
-    assert [(one.group, one.timings["stepnet"].seconds) for one in both.results] == [
-        ("b", 2.0), ("a", 3.0), ("a", 4.0)
-    ]  # fmt: skip
-    assert (both.facts, [run.date for run in both.runs]) == ({"x": 1.0}, ["1", "2"])
-    saved.save(third, file)
-    all_three = saved.load(file)
-    assert (all_three.facts, [run.date for run in all_three.runs]) == ({"x": 2.0}, ["2", "3"])
-    elsewhere = replace(third, machine=third.machine | {"threads": 1})
+    later = [a_run(results=(timed(TINY, "a", stepnet=time),), date=f"{time:.0f}") for time in (3.0, 4.0, 5.0)]
+    for run in (first, *later[:2]):
+        saved.save(run, file)
+    assert [one.timings["stepnet"].seconds for one in saved.load(file).results] == [1.0, 2.0, 3.0, 4.0]
+    saved.save(later[2], file)  # the result of 1.0 is left out, and its run stays for the other case
+    four = saved.load(file)
+    assert [one.timings["stepnet"].seconds for one in four.results] == [2.0, 3.0, 4.0, 5.0]
+    assert (four.facts, [run.date for run in four.runs]) == ({"x": 1.0}, ["1", "3", "4", "5"])
+    last = [a_run(results=(timed(other, "a", stepnet=6.0),), date=date, facts={"x": 2.0}) for date in "678"]
+    for run in last:
+        saved.save(run, file)
+    assert [run.date for run in saved.load(file).runs] == ["3", "4", "5", "6", "7", "8"]
+    elsewhere = replace(first, machine=first.machine | {"threads": 1})
+    before = saved.load(file)
     with pytest.raises(InputError, match="results with threads 2, and this run has 1"):
         saved.save(elsewhere, file)
-    assert saved.load(file) == all_three
+    assert saved.load(file) == before
+
+
+def test_figures_of_several_runs_are_their_medians():
+    runs = (
+        timed(TINY, "gru", stepnet=1.0, torch=2.0, jax=1.5, prototype=0.1),
+        timed(TINY, "gru", stepnet=2.0, torch=2.0, onednn=5.0),
+        replace(timed(TINY, "gru", stepnet=4.0, torch=5.0), failures={"jax": "no", "openvino": "no cell"}),
+    )
+    other = timed(replace(TINY, hidden=32), "gru", stepnet=1.0, torch=3.0)
+    one, two = repeated((runs[0], other, *runs[1:]))
+    assert (one.runs, two.runs) == (runs, (other,))
+    assert one.ratios("torch") == [2.0, 1.0, 1.25]
+    assert (one.ratio("torch"), one.ratio("jax"), one.ratio("openvino")) == (1.25, 1.5, None)
+    assert (one.best, one.seconds("stepnet"), one.failures) == ("torch", 2.0, {"openvino": "no cell"})
+    assert one.shown("stepnet") == pytest.approx(1e3 * 2.0)  # milliseconds
+    busy = replace(runs[0], peak=Peak(1e9, 1e9, 0.5))
+    assert [Repeated(some).disturbed for some in ((busy, *runs[:2]), (busy, busy, runs[0]))] == [False, True]
+    made = page.page([Saved(tuple(a_run(results=(run,)) for run in (*runs, other)))])
+    assert "| 1.25 (2.00, 1.00, 1.25; torch) |" in made
+    assert "| 3.00 (torch) |" in made
 
 
 def test_the_saved_form_is_what_readers_rely_on():
@@ -876,7 +898,7 @@ def test_charts_of_the_documentation_show_each_library(tmp_path: Path):
     shown = (page.DOCS / "benchmarks.md").read_text("utf-8")
     for chart, path in zip(charts.CHARTS, paths, strict=False):
         text = path.read_text("utf-8")
-        names = {name for result in charts.cases_of(processor, chart) for name in result.timings}
+        names = {name for result in charts.cases_of(processor, chart) for name in result.peers}
         assert {name for name in names - set(runner.MARKS) if f"<!-- {name} -->" not in text} == set()
     assert [path.name for path in paths if f"pictures/{path.name}" not in shown] == []
     assert [path.name for path in paths if not (page.DOCS / "pictures" / path.name).exists()] == []
@@ -935,6 +957,8 @@ def test_a_later_run_times_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [result.case for result in saved.load(Path(file)).results] == list(cases)
     done = invoked(*how, "--save", file, "--rest")
     assert "the file has them all" in str(done.exception)
+    done = invoked(*how, "--save", file, "--rest", "--runs", "2", "--json")
+    assert [case["case"]["cell"] for case in json.loads(done.stdout)["cases"]] == ["custom", "minimal"]
     assert "--rest leaves out" in str(invoked(*how, "--rest").exception)
 
 
