@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 import stepnet as sn
-from stepnet.compiler.net import decay_operands
 from stepnet.compiler.plan import Planning
 from stepnet.compiler.targets.cuda import (
     COSTS,
@@ -28,10 +27,9 @@ from stepnet.compiler.targets.cuda import (
     DeviceFacts,
     EmulatedDevice,
     TrainedChunks,
-    decay_form,
-    decay_time,
     loop_of,
     time_of_blocks,
+    time_of_decays,
 )
 from stepnet.model.gradients.runs import Halved
 
@@ -113,18 +111,12 @@ def backward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision
     """Returns the microseconds of a step of the backward pass in chunks: of its loops, and of decays."""
     halved = Halved.of(rnn.net, range(len(rnn.net.inputs)), chunks=TrainedChunks(facts.shared))
     total = 0.0
-    for part in halved.second.schedule.planned(PLANNING).parts:
+    schedule = halved.second.schedule.planned(PLANNING)
+    for part in schedule.parts:
         if part.kind == "recurrence" and part.plan is not None:
             total += loop_of(part.plan, rows, facts, CudaOptions(way)).microseconds
         elif part.node is not None and part.node.operation == "decay_gradient":
-            given = decay_operands(
-                part.node.inputs, part.node.attributes["reads"], part.node.attributes["ends"]
-            )
-            net, counts = halved.second.net, (len(given.reads), len(given.keys))
-            (heads, keys), values = net.type_of(given.reads[0]).shape, net.type_of(given.d_reads[0]).shape[-1]
-            form = decay_form(*counts, keys, values, way, facts.shared)
-            assert form is not None
-            total += decay_time(form, rows, heads, facts)
+            total += time_of_decays(schedule.net, part.node, rows, facts, way)
     return total
 
 

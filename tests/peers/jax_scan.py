@@ -8,6 +8,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ import stepnet.jax.installed
 import stepnet.jax.recurrence
 import stepnet.jax.steps
 from stepnet.compiler.net.tolerance import tolerance
+from stepnet.compiler.targets.cuda import EmulatedDevice
 from stepnet.jax import scan
 
 jax.config.update("jax_enable_x64", True)
@@ -334,6 +336,49 @@ def half_precision() -> None:
         assert one.dtype == "bfloat16" or not one.ndim
         away = distance(np.asarray(one, "float32") / 2, np.asarray(other) / 2)
         assert away <= tolerance("bfloat16", TIME, INPUTS + UNITS)
+
+
+def decaying(np: Any, S: Any, x: Any, params: Any) -> Any:
+    """A linear attention of 16 keys and values that decays."""
+    k = x["k"] * params
+    S = np.exp(x["g"])[:, None, None] * S + k[:, :, None] * x["v"][:, None, :]
+    return S, (S * x["q"][:, :, None]).sum(1)
+
+
+@check
+def gradients_of_a_matrix_in_chunks() -> None:
+    """On the emulated GPU, with the kernels of chunks, which second ones have for the first."""
+    names, launched = list[str](), EmulatedDevice.launch
+
+    def launch(device: Any, code: Any, *others: Any) -> None:
+        names.append(code.name)
+        launched(device, code, *others)
+
+    def slope(step: Callable[..., Any], run: Any, order: int) -> Any:
+        first = jax.grad(lambda *given: total(run(step, *given)), (0, 1, 2))
+        if order == 1:
+            return first
+        return jax.grad(lambda *given: total(jax.tree.map(jnp.sin, first(*given))), (0, 1, 2))
+
+    def ours(step: Any, init: Any, xs: Any, params: Any) -> Any:
+        return scan(partial(step, np), init, xs, params=params, engine="cuda-emulated")
+
+    def theirs(step: Any, init: Any, xs: Any, params: Any) -> Any:
+        return jax.lax.scan(lambda S, x: step(jnp, S, x, params), init, xs)
+
+    EmulatedDevice.launch = launch
+    try:
+        for order, time in ((1, 20), (2, 3)):
+            xs = {name: numbers(time, 2, 16, seed=seed) / 4 for seed, name in enumerate("qkv")}
+            xs["g"] = -abs(numbers(time, 2))
+            given = numbers(2, 16, 16) / 4, xs, numbers(16)
+            single = jax.tree.map(lambda one: jnp.asarray(one, "float32"), given)
+            made = jax.jit(slope(decaying, ours, order))(*single)
+            assert_same(made, jax.jit(slope(decaying, theirs, order))(*given), "float32")
+            assert "gradient of decays" in names
+            names.clear()
+    finally:
+        EmulatedDevice.launch = launched
 
 
 @check

@@ -15,7 +15,8 @@ import stepnet.torch
 from stepnet.compiler import targets
 from stepnet.compiler.targets.cuda import CudaEngine
 from stepnet.errors import InputError
-from tests.torch.placed import DEVICE, check_same, on_packed, placed
+from tests.torch.placed import DEVICE, KERNELS, answers, check_same, on_packed, placed
+from tests.torch.test_device_tensors import attention
 
 __all__ = ["placed"]  # a fixture
 pytestmark = [pytest.mark.usefixtures("placed"), pytest.mark.filterwarnings("ignore")]  # torch.compile's own
@@ -96,6 +97,31 @@ def test_the_graph_of_a_recurrence_runs_on_tensors_where_they_lie() -> None:
     graph = compiled(ours)
     x = torch.randn(5, 4, 3)
     check_same(ours, theirs, lambda module, x: (graph if module is ours else module)(x)[0], x)
+
+
+def test_the_graph_of_a_matrix_has_the_gradients_of_chunks() -> None:
+    """The kernels, and so the bits, are those of the module itself."""
+    module = attention()
+    x = torch.randn(2, 20, 49) / 4
+    found = answers(compiled(module), compiled(module), x)
+    assert "gradient of decays" in KERNELS
+    for one, other in zip(found, answers(module, module, x), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_graph_saves_what_the_engine_of_its_tensors_saves() -> None:
+    """A step that runs in chunks on a GPU stores no matrix there."""
+    module = stepnet.torch.Scan(attention().rnn)
+    program = torch.export.export(module, (torch.zeros(2, 20, 49),), strict=False)
+    [call] = (node for node in program.graph.nodes if str(node.target) == "stepnet.recurrence.default")
+    key, form, places, wanted, inputs = call.args
+    counts = list[int]()
+    for device in ("cpu", "cuda"):
+        with FakeTensorMode():
+            given = [torch.empty(each.meta["val"].shape, device=device) for each in inputs]
+            made = torch.ops.stepnet.recurrence(key, form, given[: len(places)], wanted, given)
+        counts.append(sum(each.numel() for each in made))
+    assert counts[1] < 2 * 20 * 16 * 16 < counts[0]
 
 
 def scan(**options: Any) -> Any:

@@ -19,6 +19,7 @@ from stepnet.errors import InputError, RefusedError
 from stepnet.torch.cudnn import KNOWN, reason_for_cudnn
 from stepnet.torch.sequences import KEEP_STATES, check_capture, run_or
 from tests.torch.placed import (
+    COPIES,
     DEVICE,
     KERNELS,
     answers,
@@ -121,10 +122,26 @@ class AttentionLoop(torch.nn.Module):
 def test_gradients_of_a_matrix_run_in_chunks() -> None:
     torch.manual_seed(4)
     x = torch.randn(2, 20, 49) / 4
-    found, right = (answers(module, module, x) for module in (attention(), AttentionLoop()))
+    ours = attention()
+    found, right = (answers(module, module, x) for module in (ours, AttentionLoop()))
     for one, other in zip(found, right, strict=True):
         assert_close(one, other, 20, 256)
     assert "gradient of decays" in KERNELS
+    COPIES.clear()
+    answers(ours, ours, x)
+    assert not COPIES, "zeros for memories that are not given are made on the device"
+
+
+def test_the_second_derivative_of_a_matrix_is_that_of_a_loop() -> None:
+    torch.manual_seed(5)
+    x = (torch.randn(2, 4, 49) / 4).requires_grad_()
+    found = list[torch.Tensor]()
+    for module in (attention(), AttentionLoop()):
+        outputs, last = module(x)
+        (slope,) = torch.autograd.grad(outputs.square().sum() + last.sum(), x, create_graph=True)
+        found += torch.autograd.grad(slope.square().sum(), x)
+    one, other = (each.numpy() for each in found)
+    assert_close(one, other, 4, 256)
 
 
 def test_second_derivatives_are_right() -> None:

@@ -1,10 +1,11 @@
 """Explains a gradient: what is saved, the work and memory of both halves, and their plans."""
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.targets import Order
 from stepnet.explain.costs import Held, sum_of
 from stepnet.explain.document import FACTS, DocumentTable, TitledSection, headed
-from stepnet.explain.plan import costs_text, schedule_sections
+from stepnet.explain.plan import checked_size, costs_text, schedule_sections
 from stepnet.explain.text import amount, text
 from stepnet.model.gradients.explained import BatchSizes, GradientExplanation, Half
 
@@ -18,8 +19,18 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
     sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
     sections += [] if facts.sizes is None else [size_section(facts.sizes)]
     for half in facts.halves:
-        sections += headed(f"{half.title}:", schedule_sections(half.schedule, engine))
+        sections += headed(f"{half.title}:", schedule_sections(half.schedule, engine, size_of(facts, half)))
     return text(sections)
+
+
+def size_of(facts: GradientExplanation, half: Half) -> CallSize | None:
+    """Returns the size of a call of a half, if that of the batch is known and the half runs over its steps;
+    None if it runs over pieces or blocks of steps.
+    """
+    sizes = facts.sizes
+    if sizes is None or facts.checkpoint is not None or half.blocks > 1:
+        return None
+    return checked_size(sizes.rows, sizes.steps) if sizes.rows and sizes.steps else None
 
 
 def head(facts: GradientExplanation) -> TitledSection:

@@ -141,6 +141,11 @@ class Declared(Model):
         """The compiled program for the latest inputs; raises `InputError` before inputs are known."""
         return self.programs.known(UNKNOWN_INPUTS)
 
+    @property
+    def known_inputs(self) -> Any:
+        """The `Spec`s of the latest or declared inputs; None before inputs are known."""
+        return None if (latest := self.programs.latest) is None else latest.traced.inputs
+
     def as_declared(self, inputs: Any) -> Any:
         """Returns inputs with their dicts in the order of the declared inputs, so that their leaves
         correspond.

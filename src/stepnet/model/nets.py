@@ -9,6 +9,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets import LAYOUTS, Bound, Call, Order, PreparedCall, Results
+from stepnet.compiler.targets.packed import has_buffers
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import IndexOutsideError
@@ -153,16 +154,20 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: i
     that each sequence has once).
 
     program: the net.
-    arrays: the arrays of its inputs, in order; None for an initial memory of zeros.
+    arrays: the arrays of its inputs, in order; None for an initial memory of zeros, which stays None among
+        arrays of a device, also where the net reads it as a static.
     call: a call with the positions of the sequences, whose own arrays are not read.
     separate_outputs: the number of outputs, from the first on, that need buffers of their own; the others may
         share one. None for all.
     """
     ends = program.ends
+    statics: list[Any] = [arrays[place] for place in ends.statics]
+    if not has_buffers(arrays):  # the memory of a device makes zeros itself, and copies none
+        statics = [array_or_zeros(program, arrays, place, call) for place in ends.statics]
     return call.with_arrays(
         [array_or_zeros(program, arrays, place, call) for place in ends.sequences],
         [arrays[place] for place in ends.memories],
-        [array_or_zeros(program, arrays, place, call) for place in ends.statics],
+        statics,
         call.last_only,
         separate_outputs,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from stepnet.errors import InputError
 from stepnet.importers.aten.cells import CellSizes
-from stepnet.torch.keys import is_scan, may_change, module_of, runnable_of, sizes_of_key
+from stepnet.torch.keys import engines_on, is_scan, may_change, module_of, runnable_of, sizes_of_key
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import in_onnx_export
 from stepnet.torch.sequences import PADDED
@@ -77,7 +77,8 @@ def in_operators(
     if not wanted:
         return made
     # What stepnet's own backward pass would read is not read now, but the graph counts it among the results.
-    saved = len(runnable_of(key).net.halves(tuple(wanted)).types) + may_change(key) - len(made)
+    passes = runnable_of(key).net.halves(tuple(wanted), engines_on(data.device, key))
+    saved = len(passes.types) + may_change(key) - len(made)
     return made + [data.new_empty(0)] * saved
 
 

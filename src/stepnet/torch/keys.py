@@ -16,6 +16,7 @@ from stepnet.errors import InputError
 from stepnet.importers.aten.cells import CellSizes
 from stepnet.model.program import Asked
 from stepnet.torch.bound import DifferentiableLayers
+from stepnet.torch.places import place_on
 from stepnet.torch.sequences import MOST_KEPT
 
 NETS = WeakValueDictionary[str, DifferentiableLayers]()
@@ -106,3 +107,9 @@ def engines_of_key(key: str) -> Order:
     """
     _, *names = key.split("|")
     return checked_engine(names) if names else "auto"
+
+
+def engines_on(device: Any, key: str) -> Order:
+    """Returns the engines that run the module of a key on a device, in order of preference."""
+    engines = engines_of_key(key)
+    return checked_engine(place_on(device, engines).engines(engines))

@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from stepnet.compiler.net.types import ROWS, STEPS, Type
-from stepnet.compiler.targets import Order, checked_engine, engine_at
+from stepnet.compiler.targets import Order, engine_at
 from stepnet.errors import InputError
 from stepnet.model.gradients.differentiable import FixedPasses
 from stepnet.model.gradients.pieces import Checkpoint
@@ -26,7 +26,7 @@ from stepnet.model.program import Asked
 from stepnet.torch.arrays import HALVES, carried
 from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.decompositions import in_operators
-from stepnet.torch.keys import engines_of_key, may_change, runnable_of, with_engines
+from stepnet.torch.keys import engines_on, may_change, runnable_of, with_engines
 from stepnet.torch.meta import empty_results
 from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
@@ -42,8 +42,9 @@ from stepnet.torch.sequences import DEVICES, HOST, SequencePlaces, leading_axes
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
-KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
-"""Types of a recurrence's results when PyTorch's compiler asked for them, by (key, inputs with gradients)."""
+KINDS = dict[tuple[str, tuple[int, ...], Order], tuple[Type, ...]]()
+"""Types of a recurrence's results when PyTorch's compiler asked for them, by (key, inputs with gradients,
+engines)."""
 
 FORWARDS = WeakValueDictionary[int, DifferentiableLayers]()
 """The compiled modules of which an operator ran a forward pass with gradients, by their number."""
@@ -207,7 +208,7 @@ def recurrence(
     if passes is not None and place_on(inputs[0].device, engine) is not ON_HOST:
         passes = passes.apart  # no result of an operator may lie in the storage of another one
     types = tuple(runnable.net.results if passes is None else passes.types)
-    if KINDS.get((key, tuple(wanted or ())), types) != types:
+    if KINDS.get((key, tuple(wanted or ()), engine), types) != types:
         raise InputError(
             "an attribute that the step of a Recurrence reads has changed since its graph was "
             "compiled, and with it the values that are saved for gradients: compile the module "
@@ -241,15 +242,9 @@ def recurrence_backward(
     return list(run_backward(passes, where.positions(data), tensors, cotangents, saved))
 
 
-def engines_on(device: Any, key: str) -> Order:
-    """Returns the engines that run the module of a key on a device, in order of preference."""
-    engines = engines_of_key(key)
-    return checked_engine(place_on(device, engines).engines(engines))
-
-
-def passes_of(runnable: DifferentiableLayers, wanted: Sequence[int], engine: Order = "auto") -> FixedPasses:
+def passes_of(runnable: DifferentiableLayers, wanted: Sequence[int], engine: Order) -> FixedPasses:
     """Returns the forward and the backward pass of a compiled module (`runnable`) for gradients of the inputs
-    at the positions `wanted`. engine: the engines in order of preference, on which nothing else depends.
+    at the positions `wanted`. engine: the engines in order of preference, by `engines_on`.
 
     The operators of both passes and the functions that state the shapes of their results all call this
     function, so that they agree on the saved values. A call outside of a graph may run in blocks of steps
@@ -283,9 +278,9 @@ def recurrence_shapes(
     tensors with the positions in it, the positions of the inputs that get gradients, and the inputs. It
     records the types of the results, so that the operator notices if the module has changed since.
     """
-    runnable = runnable_of(key)
-    types = passes_of(runnable, wanted).types if wanted else runnable.net.results
-    KINDS[key, tuple(wanted or ())] = tuple(types)
+    runnable, engine = runnable_of(key), engines_on(inputs[0].device, key)
+    types = passes_of(runnable, wanted, engine).types if wanted else runnable.net.results
+    KINDS[key, tuple(wanted or ()), engine] = tuple(types)
     results = shapes_of(runnable, types, form, inputs)
     if not wanted or not may_change(key):
         return results
@@ -298,7 +293,8 @@ def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inpu
     positions of the inputs that get gradients, and the inputs.
     """
     runnable = runnable_of(key)
-    return shapes_of(runnable, passes_of(runnable, wanted).gradient_types, form, inputs)
+    passes = passes_of(runnable, wanted, engines_on(inputs[0].device, key))
+    return shapes_of(runnable, passes.gradient_types, form, inputs)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
@@ -314,7 +310,8 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
             "gradients are requested from a graph that was made without them: make the graph where "
             "gradients are enabled, from a module whose parameters require them"
         )
-    saved = passes_of(runnable_of(ctx.key), ctx.wanted).saved if ctx.wanted else ()
+    engine = engines_on(tensors[0].device, ctx.key)
+    saved = passes_of(runnable_of(ctx.key), ctx.wanted, engine).saved if ctx.wanted else ()
     ctx.counts = len(place), len(tensors)
     number = output[-1:] if may_change(ctx.key) else ()
     kept = [output[at] for at in saved]

@@ -96,7 +96,7 @@ class DevicePlace:
         """
         if checkpoint is not None:
             raise RefusedError(NO_CHECKPOINT.format(self.device))
-        passes = net.halves(wanted, (self.engine.name,), is_stored=True, is_own=True)
+        passes = net.halves(wanted, (self.engine.name,), is_stored=True)
         for program in (passes.run.first, passes.run.second):
             program.kernel(passes.engine)
         return passes

@@ -88,7 +88,7 @@ def results(
 ) -> list[Array]:
     """Outputs, last memories and gradients for random cotangents, in blocks of so many steps."""
 
-    def choices(net: Any, costs: Any) -> dict[int, BlockChoice]:
+    def choices(net: Any, *others: Any) -> dict[int, BlockChoice]:
         recurrences = {n: node.recur for n, node in enumerate(net.nodes) if node.operation == "recur"}
         return {n: blocks_of(recur, size) for n, recur in recurrences.items() if size > 1}
 

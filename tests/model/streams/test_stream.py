@@ -316,10 +316,56 @@ def test_until_is_for_whole_sequences():
         rnn.stream()
 
 
+def test_the_state_before_the_first_step_is_what_rows_begin_with(engine: str) -> None:
+    rnn, chance = rnn_of("gru", 3, 5), np.random.default_rng(0)
+    begin, added = (chance.normal(size=(rows, 5)).astype("f4") for rows in (2, 1))
+    stream = rnn.stream(2, initial=begin, engine=engine)
+    stream.add(2)
+    stream.add(1, initial=added)
+    stream.drop([0, 3])
+    before = stream.state
+    np.testing.assert_array_equal(before, np.concatenate([begin[1:], np.zeros((1, 5)), added]))
+    assert before.dtype == np.float32
+    before[:] = 7
+    x = chance.normal(size=(3, 3)).astype("f4")
+    outputs = stream.step(x)
+    other = rnn.stream(3, initial=stream.state, engine=engine)
+    np.testing.assert_array_equal(other.state, stream.state)
+    expected = rnn(x[:, None], initial=np.concatenate([begin[1:], np.zeros((1, 5), "f4"), added]))[0][:, 0]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_dtype_of_the_state_is_known_as_inputs_are(engine: str) -> None:
+    def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        return memory["h"] + x * p, {"h": memory["h"] + x}
+
+    rnn = sn.RNN(step, np.ones(3, "f4"), memory={"h": 3})
+    layers = sn.Stack([rnn, rnn]).stream(2, initial=({"h": np.ones((2, 3))}, None), engine=engine)
+    first, second = layers.state
+    assert (first["h"].dtype, second["h"].dtype) == (np.float64, np.float32)
+    assert rnn.stream(0, engine=engine).state["h"].shape == (0, 3)
+    with pytest.raises(InputError, match=r"the initial memory `h` is \[1, 3\]; it should be \[2, 3\]"):
+        rnn.stream(2, initial={"h": np.ones((1, 3))}, engine=engine).state  # noqa: B018
+    rnn(np.ones((1, 2, 3)), engine=engine)
+    assert rnn.stream(2, engine=engine).state["h"].dtype == np.float64
+
+
+def test_the_state_of_a_graph_is_known_with_its_inputs(engine: str) -> None:
+    rnn = rnn_of("gru", 3, 5)
+    graph = sn.Graph(lambda x, p, statics: rnn(x, initial=np.tanh(statics))[0])
+    statics = np.ones((2, 5), "f4")
+    stream = graph.stream(2, statics=statics, engine=engine)
+    with pytest.raises(InputError, match="the memory of a graph follows from its inputs, which are"):
+        stream.state  # noqa: B018
+    graph(np.ones((2, 1, 3), "f4"), statics=statics, engine=engine)
+    for own in leaves(stream.state):
+        np.testing.assert_allclose(own, np.tanh(statics), rtol=1e-6)
+    given = graph.stream(2, statics=statics, initial=stream.state, engine=engine)
+    assert all(map(np.array_equal, leaves(given.state), leaves(stream.state)))
+
+
 def test_before_the_first_step():
     stream = rnn_of("gru", 3, 5).stream()
-    with pytest.raises(InputError, match="nothing was stepped yet: the memory is known"):
-        _ = stream.state
     with pytest.raises(InputError, match="nothing was stepped yet"):
         stream.reset(rows=0)
     stream.reset()
@@ -384,8 +430,7 @@ def test_a_step_that_was_refused_leaves_a_stream_as_it_was(beside: bool, engine:
     stream = sn.RNN(step, memory=3).stream(2, statics=given, engine=engine)
     with pytest.raises(StepError, match=r"feature shapes do not fit together: f32\[3\] and f32\[7\]"):
         stream.step(np.ones((2, 7), np.float32))
-    with pytest.raises(InputError, match="nothing was stepped yet"):
-        stream.state  # noqa: B018
+    np.testing.assert_array_equal(stream.state, np.zeros((2, 3)))
     np.testing.assert_array_equal(stream.step(static), 2 * static)
 
 

@@ -51,38 +51,34 @@ class BlockChoice:
         return f"{said}; not in chunks: {self.refused}" if self.refused else said
 
 
-def block_choices(net: Net, costs: BlockCosts) -> dict[int, BlockChoice]:
-    """Chooses how many steps of each recurrence of a net are joined to one when its gradient is computed, to
-    save fewer matrices. Returns a dict from the node number of each recurrence to the choice. It is one step
-    if the net has sequences inside sequences, or if a recurrence runs over other sequences than those of the
-    call.
+def block_choices(net: Net, costs: BlockCosts, alone: str = "") -> dict[int, BlockChoice]:
+    """Chooses how the gradient of each recurrence of a net is computed: in chunks of steps, or with how many
+    steps joined to one, to save fewer matrices. Returns a dict from the node number of each recurrence to the
+    choice. No steps are joined if the net has sequences inside sequences, or if a recurrence runs over other
+    sequences than those of the call.
 
     costs: the estimated costs, those of the engine that trains.
+    alone: why no steps are joined to one; "" if they may be.
     """
     recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
-    if is_nested(net):
-        return {
-            n: BlockChoice(1, recur, "a sequence has sequences inside") for n, recur in recurrences.items()
-        }
+    alone = alone or ("a sequence has sequences inside" if is_nested(net) else "")
     return {
-        number: choice_of(net, number, costs)
+        number: choice_of(net, number, costs, alone)
         if net.type_of(net.nodes[number].inputs[0]).extent == STEPS
-        else BlockChoice(1, recur, "its sequences are not those of the call")
+        else BlockChoice(1, recur, alone or "its sequences are not those of the call")
         for number, recur in recurrences.items()
     }
 
 
-def choice_of(net: Net, number: int, costs: BlockCosts) -> BlockChoice:
+def choice_of(net: Net, number: int, costs: BlockCosts, alone: str = "") -> BlockChoice:
     """Chooses how a recurrence of a net is trained: in chunks, if the engine has kernels for them; else in
     blocks of steps, or step by step. A reason why a matrix has no chunks is given with that.
     """
     recur = net.nodes[number].recur
-    if costs.chunks is None:
-        return block_choice(recur, costs)
-    core = core_in_chunks(net, number, costs.chunks)
+    core = "" if costs.chunks is None else core_in_chunks(net, number, costs.chunks)
     if not isinstance(core, str):
         return BlockChoice(1, recur, in_chunks=True)
-    choice = block_choice(recur, costs)
+    choice = BlockChoice(1, recur, alone) if alone else block_choice(recur, costs)
     is_of_matrices = any(is_matrix(recur.body.nodes[number]) for number in recur.memories)
     return replace(choice, refused=core) if is_of_matrices else choice
 

@@ -14,12 +14,13 @@ from functools import partial
 from stepnet.compiler.grad.constants import constants_outside
 from stepnet.compiler.grad.forward import Forward
 from stepnet.compiler.grad.handover import handed_over
-from stepnet.compiler.grad.matrix_adjoint import FitsChunks, transpose_cores, with_cores
+from stepnet.compiler.grad.matrix_adjoint import transpose_cores, with_cores
 from stepnet.compiler.grad.stored_values import with_stored_values
 from stepnet.compiler.grad.sweep import Sweep
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import Type
+from stepnet.compiler.plan.load import FitsChunks
 from stepnet.compiler.plan.passes.chain import chain
 from stepnet.compiler.plan.passes.fold import fold
 from stepnet.compiler.plan.passes.narrow import any_low

@@ -9,7 +9,7 @@ None reads a matrix that another one saved, and all have the form of the step, w
 last two. So what runs such steps in chunks of steps runs their gradients.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stepnet.compiler.grad.forward import Forward
@@ -20,14 +20,11 @@ from stepnet.compiler.grad.sweep import Sweep
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Builder, Net, Recur, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.plan.load import MatrixSizes
+from stepnet.compiler.plan.groups import has_inner
+from stepnet.compiler.plan.load import FitsChunks, MatrixSizes
 from stepnet.compiler.plan.passes.outward import Outward
 from stepnet.compiler.plan.passes.when import When, when_inside
-from stepnet.compiler.plan.schedule import is_nested
 from stepnet.compiler.values.records import dataclass
-
-FitsChunks = Callable[[MatrixSizes], str]
-"""A function that returns why a matrix of some sizes is not trained in chunks; "" if it is."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +123,6 @@ def with_cores(net: Net, fits: FitsChunks) -> tuple[Net, dict[int, CoreNode]]:
     """Returns a net in which each recurrence that can be trained in chunks is its core, with what is around
     it; and the cores, by the ids of their bodies.
     """
-    if is_nested(net):
-        return net, {}
     builder, copy_of, cores = Builder(), dict[int, int](), dict[int, CoreNode]()
     results = dict[int, list[int]]()
     for number, node in enumerate(net.nodes):
@@ -150,6 +145,8 @@ def core_in_chunks(net: Net, number: int, fits: FitsChunks) -> MatrixCore | str:
     node = net.nodes[number]
     if net.type_of(node.inputs[0]).extent != STEPS:
         return "its sequences are not those of the call"
+    if has_inner(node.recur.body):
+        return "a step has sequences inside"
     core = matrix_core(node.recur)
     if isinstance(core, str):
         return core

@@ -126,6 +126,10 @@ class MatrixSizes:
     has_decay: bool
 
 
+FitsChunks = Callable[[MatrixSizes], str]
+"""A function that returns why a matrix of some sizes is not trained in chunks of steps; "" if it is."""
+
+
 @dataclass(frozen=True)
 class BlockCosts:
     """Costs of training recurrences in blocks of steps (`compiler/grad/blocks.py`).
@@ -139,8 +143,8 @@ class BlockCosts:
     streams: the number of sums over a matrix, and of its terms, that fit in registers; a gradient has twice
         as many.
     worth: blocks are used if they cost less than this fraction of single steps.
-    chunks: tells why a matrix of some sizes is not trained in chunks of steps by kernels of the engine, which
-        go before blocks ("" if it is); None for an engine without such kernels.
+    chunks: of the kernels that the engine has for chunks of steps, which go before blocks; None for an engine
+        without such kernels.
     """
 
     sizes: tuple[int, ...]
@@ -150,7 +154,7 @@ class BlockCosts:
     stream: float
     streams: int
     worth: float
-    chunks: Callable[[MatrixSizes], str] | None = None
+    chunks: FitsChunks | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
+from stepnet.compiler.plan.load import FitsChunks
 from stepnet.compiler.plan.plan import Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.assignment import common_engine
@@ -64,6 +65,7 @@ __all__ = [
     "TableLayout",
     "checked_engine",
     "choose",
+    "chunks_of",
     "compiled",
     "devices_of",
     "engine_at",
@@ -253,6 +255,13 @@ def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
 def planning_for(asked: str | Sequence[str]) -> Planning:
     """Returns the passes and costs of the first of the engines that the user's argument `engine=` names."""
     return planning_of(engines_of(asked)[0])
+
+
+def chunks_of(asked: str | Sequence[str]) -> FitsChunks | None:
+    """Returns which matrices the first of the engines trains in chunks of steps; None for an engine that has
+    no kernels for that. All gradients ask this function, or read the same of its costs.
+    """
+    return planning_for(asked).costs.blocks.chunks
 
 
 def compiled(schedule: Schedule, asked: str | Sequence[str]) -> Kernel:

@@ -15,6 +15,7 @@ import numpy as np
 
 from stepnet.compiler.grad.sections import Section, sections
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.load import FitsChunks
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.targets import Call
 from stepnet.compiler.values.records import dataclass
@@ -28,10 +29,10 @@ from stepnet.model.program import NetProgram
 Array = np.ndarray
 
 
-def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
+def checkpointed(net: Net, wanted: Sequence[int], chunks: FitsChunks | None = None) -> Sectioned:
     """Prepares a gradient that saves few values: parts of the net (sections) run in pieces of a few steps.
 
-    wanted: the positions of the inputs whose gradients are computed.
+    wanted: the positions of the inputs whose gradients are computed. chunks: as of `vjp`.
     """
 
     def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
@@ -40,7 +41,7 @@ def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
 
         places: the positions of the section's inputs whose gradients are computed.
         """
-        return (InPieces if section.memories else AtOnce).of(section, places)
+        return (InPieces if section.memories else AtOnce).of(section, places, chunks)
 
     return Sectioned.of(net, wanted, sections(net), run_of)
 
@@ -67,19 +68,19 @@ class InPieces:
     counts: bool
 
     @classmethod
-    def of(cls, section: Section, wanted: Sequence[int]) -> "InPieces":
+    def of(cls, section: Section, wanted: Sequence[int], chunks: FitsChunks | None) -> "InPieces":
         """Makes the programs that run a section (part of a net) and its gradients in pieces (ranges of
         steps).
 
         Values of the forward half that the backward half reads are not saved, but recomputed in each piece.
         The gradients are those of the memories and of the wanted inputs.
 
-        wanted: the positions of the wanted inputs.
+        wanted: the positions of the wanted inputs. chunks: as of `vjp`.
         """
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
         every = (*wanted, *(place for place in memories if net.type_of(net.inputs[place]).is_float))
-        halved = Halved.of(net, every)
+        halved = Halved.of(net, every, chunks=chunks)
         first = halved.first.net
         numbers = list(dict.fromkeys(first.results[place] for place in halved.saved))
         saved = tuple(numbers.index(first.results[place]) for place in halved.saved)

@@ -12,7 +12,6 @@ import numpy as np
 from stepnet.compiler.grad.stored_values import saving
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import checked_integer, flag
-from stepnet.compiler.values.once import entry_of
 from stepnet.errors import IndexOutsideError, InputError
 from stepnet.explain.gradients import explain_gradient
 from stepnet.model.control import Controls, UncheckedCall, check_controls
@@ -178,15 +177,7 @@ class Vjp:
         checkpoint: the checked argument of a call. engine: the engines in order of preference.
         """
         net, kept = saving(program.net, self.saved), program.gradient_runs
-        if not self.per_sequence:
-            return gradient_run(kept, self.saved, net, wanted, checkpoint, engine)
-        if checkpoint is not None:
-            raise InputError(
-                "checkpoint= adds up the gradients of parameters piece by piece: leave it out where they are "
-                "per_sequence"
-            )
-        key = self.saved, tuple(wanted), "per sequence"
-        return entry_of(kept, key, lambda: Halved.of(net, wanted, is_each=True))
+        return gradient_run(kept, self.saved, net, wanted, checkpoint, engine, self.per_sequence)
 
     def explanation(
         self,

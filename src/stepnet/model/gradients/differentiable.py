@@ -29,9 +29,9 @@ from stepnet.compiler.targets import (
     Results,
     checked_engine,
     choose,
+    chunks_of,
     engine_named,
     gradient_order,
-    planning_for,
 )
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.once import computed_once, entry_of
@@ -109,22 +109,21 @@ class DifferentiableNet:
         engine: Asked = "auto",
         is_each: bool = False,
         is_stored: bool = False,
-        is_own: bool = False,
     ) -> "FixedPasses":
         """Returns passes that save values of a fixed number and known types, for a graph that holds them.
+        They depend on the first of the engines, which may run recurrences in chunks of steps.
 
         wanted: the positions of the inputs that get gradients.
         engine: an engine, or several in order of preference, of which those that run gradients are used.
         is_each: whether gradients of parameters are those of each sequence, and not their sum. Raises
             `RefusedError` where the net has no such gradient.
         is_stored: whether `backward` takes cotangents in the dtypes of the results, also in half precision.
-        is_own: whether the engine's own way to compute gradients may be taken, in chunks of steps: values
-            that are saved then depend on the engine.
         """
-        chunks = planning_for(self.gradient_engines(engine)).costs.blocks.chunks if is_own else None
+        order = self.gradient_engines(engine)
+        chunks = chunks_of(order)
         key = "halves", wanted, is_each, is_stored, chunks
         run = entry_of(self._kept, key, lambda: Halved.of(self.net, wanted, is_each, is_stored, chunks))
-        return FixedPasses(self, wanted, self.gradient_engines(engine), run, is_stored)
+        return FixedPasses(self, wanted, order, run, is_stored)
 
     def refusal(self, engine: str, wanted: tuple[int, ...] = ()) -> str | None:
         """Returns why an engine cannot run the net; None if it can.

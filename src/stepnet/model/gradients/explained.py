@@ -159,7 +159,7 @@ def gradient_explanation(
     facts = of_sections(run, engine) if isinstance(run, Sectioned) else of_halves(run, engine)
     chosen = choice(facts.halves[0].schedule, engine)[0] if facts.halves else None
     made = GradientExplanation(
-        kinds, checkpoint, chosen, facts.saved, facts.halves, facts.memory, None, blocks_of(run)
+        kinds, checkpoint, chosen, facts.saved, facts.halves, facts.memory, None, run.blocks
     )
     if rows is None or steps is None:
         return made
@@ -171,18 +171,6 @@ def gradient_explanation(
     between, most = (each(rows, steps, checkpoint) for each in (memory.between, memory.height))
     sizes = BatchSizes(rows, steps, forward, backward, between, most)
     return replace(made, sizes=sizes)
-
-
-def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
-    """Returns a text per recurrence with the number of steps that its gradient runs at a time, for `explain`.
-
-    Where that is one step, the text has the reason.
-
-    run: the programs of the gradient.
-    """
-    if isinstance(run, Sectioned) and run.checkpoint is not None:
-        return ("1 step: a gradient with checkpoint= runs step by step",)
-    return run.blocks
 
 
 # ---- the facts of a section --------------------------------------------------------------------------------

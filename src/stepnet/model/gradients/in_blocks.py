@@ -35,20 +35,23 @@ EMPTY = np.zeros(0, np.bool_)
 """A placeholder among saved arrays, for the blocks or single steps that a call does not have."""
 
 
-def trained(net: Net, wanted: Sequence[int], costs: BlockCosts) -> GradientRun:
-    """Prepares the gradient of a net that saves all values; recurrences may run in blocks of steps (several
-    computed as one).
+def trained(
+    net: Net, wanted: Sequence[int], costs: BlockCosts, alone: str = "", is_each: bool = False
+) -> GradientRun:
+    """Prepares the gradient of a net that saves all values; recurrences may run in chunks of steps, or in
+    blocks (several steps computed as one).
 
     They do if that is faster; all else runs in a forward and a backward half.
 
     wanted: the positions of the inputs whose gradients are computed.
-    costs: those of the engine that runs it.
+    costs: those of the engine that runs it. alone: why no steps are joined to blocks; "" if they may be.
+    is_each: as of `Halved.of`.
     """
-    choices = block_choices(net, costs)
+    choices = block_choices(net, costs, alone)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]
     if not numbers:
-        return replace(Halved.of(net, wanted, chunks=costs.chunks), blocks=texts)
+        return replace(Halved.of(net, wanted, is_each, chunks=costs.chunks), blocks=texts)
 
     def run_of(each: Section | IsolatedRecurrence, places: list[int]) -> SectionRun:
         """Makes the programs of a part of the net: in blocks (several steps computed as one) for a recurrence

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stepnet.compiler.grad.matrix_adjoint import FitsChunks
 from stepnet.compiler.grad.sections import Section
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.plan.load import FitsChunks
 from stepnet.compiler.targets import Call, Order
 from stepnet.compiler.values.records import dataclass
 from stepnet.model.gradients.pieces import Checkpoint, piece_size, zeros

@@ -12,6 +12,8 @@ from stepnet.compiler.grad.gradient import vjp as vjp_net
 from stepnet.compiler.grad.stored_values import saving
 from stepnet.compiler.net.ir import Builder, Net, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, extent_of
+from stepnet.compiler.plan.load import FitsChunks
+from stepnet.compiler.targets import Order, chunks_of
 from stepnet.compiler.trace.draws import traced_purely
 from stepnet.compiler.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.compiler.trace.step import NamedValues
@@ -156,7 +158,7 @@ class ValueAndGrad:
         loss_targets = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
         places = arguments.wanted(kinds)
         if checkpoint is None:  # one net of the model, the loss and both gradients
-            program, seed = self.net_for(arguments, loss_targets, places, False)
+            program, seed = self.net_for(arguments, loss_targets, places, False, asked)
             if form is not None and arguments.batch.padded is None and self.calls.is_due(form):
                 own = kinds_of(arguments, kinds, places)
                 made = LossExecutable.of(
@@ -178,7 +180,7 @@ class ValueAndGrad:
             made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]
-        program, seed = self.net_for(arguments, loss_targets, floats, True)
+        program, seed = self.net_for(arguments, loss_targets, floats, True, asked)
         arrays = [*made[: len(types)], *loss_targets.arrays, seed]
         value, *cotangents = run_net(program, arrays, arguments.call, asked)
         computed = [
@@ -190,7 +192,7 @@ class ValueAndGrad:
         return (value * seed)[()], arguments.gradients(kinds, places, gradients)
 
     def net_for(
-        self, arguments: CallArguments, targets: "Targets", wanted: list[int], alone: bool
+        self, arguments: CallArguments, targets: "Targets", wanted: list[int], alone: bool, engine: Order
     ) -> tuple[NetProgram, Array]:
         """Returns the net of the loss and its gradients, made at first use, and the array of its last input.
 
@@ -199,18 +201,25 @@ class ValueAndGrad:
         arguments, targets: the checked arguments of the call of the model, and the targets.
         wanted: the positions of the inputs to differentiate.
         alone: True if the net reads the results of the model as inputs, False if it includes the model.
+        engine: the engines in order of preference.
         """
+        chunks = None if alone else chunks_of(engine)
         program, dtype, at_steps = entry_of(
             self.programs,
-            (arguments.reading.program, targets.key, tuple(wanted), alone),
-            lambda: self.program(arguments, targets, wanted, alone),
+            (arguments.reading.program, targets.key, tuple(wanted), alone, chunks),
+            lambda: self.program(arguments, targets, wanted, alone, chunks),
         )
         positions = arguments.call.positions
         count = int(positions.lengths.sum()) if at_steps else positions.rows
         return program, np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
 
     def program(
-        self, arguments: CallArguments, targets: "Targets", places: list[int], alone: bool
+        self,
+        arguments: CallArguments,
+        targets: "Targets",
+        places: list[int],
+        alone: bool,
+        chunks: FitsChunks | None,
     ) -> tuple[NetProgram, str, bool]:
         """Makes the net of the loss and its gradients; returns (program, dtype of the loss, is per step).
 
@@ -219,12 +228,15 @@ class ValueAndGrad:
         arguments, targets: the checked arguments of a call, whose types the net has.
         places: the positions of the net's inputs whose gradients are computed.
         alone: True if the net reads the results of the model as inputs, False if it includes the model.
+        chunks: as of `vjp`.
         """
         net, at_steps = traced_purely(
             self.loss, lambda: with_loss(self.loss, arguments, targets, alone), itemgetter(0)
         )
-        kept, how = arguments.reading.program.gradient_runs, ("loss", tuple(places), self.saved)
-        program = program_from(net, how, kept, lambda: vjp_net(saving(net, self.saved), places))
+        kept, how = arguments.reading.program.gradient_runs, ("loss", tuple(places), self.saved, chunks)
+        program = program_from(
+            net, how, kept, lambda: vjp_net(saving(net, self.saved), places, chunks=chunks)
+        )
         return program, net.type_of(net.results[0]).dtype, at_steps
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from stepnet.compiler.grad.gradient import vjp
 from stepnet.compiler.grad.halves import halves
-from stepnet.compiler.grad.matrix_adjoint import FitsChunks
 from stepnet.compiler.grad.per_sequence import per_sequence
 from stepnet.compiler.grad.tangent_net import jvp
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, is_static_extent
+from stepnet.compiler.plan.load import FitsChunks
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.targets import Call, Order
 from stepnet.compiler.values.records import dataclass

@@ -161,6 +161,16 @@ class GraphStep:
     made: OrderedDict[int, ComposedProgram] = field(default_factory=OrderedDict[int, ComposedProgram])
 
     @property
+    def memory(self) -> Any:
+        """None: a graph declares no memory, which follows from its inputs."""
+        return None
+
+    @property
+    def known_inputs(self) -> Any:
+        """The `Spec`s of the latest or declared inputs of the graph; None before inputs are known."""
+        return None if (latest := self.programs.latest) is None else latest.traced.inputs
+
+    @property
     def inputs(self) -> Any:
         """The `Spec`s (features and dtypes) of the inputs that the graph was declared with, or None."""
         return self.programs.inputs

@@ -14,9 +14,9 @@ import numpy as np
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.arguments import is_tensor
 from stepnet.compiler.values.records import dataclass
-from stepnet.compiler.values.structure import leaves, transform
+from stepnet.compiler.values.structure import leaves, rebuild, transform
 from stepnet.errors import InputError, named
-from stepnet.model.batch import Batch, Statics, check_inputs
+from stepnet.model.batch import Batch, Statics, check_inputs, checked_array, is_zeros, with_default_dtypes
 from stepnet.model.jax_arrays import is_on_device
 from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
 from stepnet.model.streams.layers import CalledRecurrence, Stepped
@@ -104,6 +104,25 @@ class AddedRows:
         argument = step.kind.traced.arguments[1]
         memories = step.memories.initial(self.initial[index], self.count, argument, computed)
         return New(memories, memories, statics)
+
+
+def declared_memory(rnn: Stepped, pieces: Sequence[AddedRows], index: int) -> Any:
+    """Returns the memory that rows begin with, of a layer with a declared memory, in its structure. A dtype
+    that was left open is that of the latest or declared inputs; while these are not known, that of the
+    parameters and of what rows begin with.
+
+    rnn: the recurrence of the layer, at the position `index`. pieces: the rows that were added so far.
+    """
+    inputs, given = rnn.known_inputs, leaves(rnn.params)
+    if inputs is None:
+        own = [leaf for piece in pieces for leaf in leaves(piece.initial[index])]
+        given += [checked_array(leaf, "initial") for leaf in own if leaf is not None and not is_zeros(leaf)]
+    memories = Memories(with_default_dtypes(rnn.memory, () if inputs is None else inputs, given), 0)
+    parts = [memories.zeros(0)]
+    for piece in pieces:
+        arrays = memories.initial(piece.initial[index], piece.count, rnn.arguments[1])
+        parts.append([array[piece.kept] for array in arrays])
+    return rebuild(memories.specs, [np.concatenate(each) for each in zip(*parts, strict=True)])
 
 
 def computed_memories(step: LayerStep, statics: list[Any], count: int, engine: Order) -> list[Array] | None:

@@ -20,6 +20,16 @@ class Stepped(Protocol):
     noun: ClassVar[str]
 
     @property
+    def memory(self) -> Any:
+        """The `Spec`s of the memory that the recurrence was declared with; None for a graph."""
+        ...
+
+    @property
+    def known_inputs(self) -> Any:
+        """The `Spec`s of the inputs of the latest call, or of those declared; None before they are known."""
+        ...
+
+    @property
     def inputs(self) -> Any:
         """The `Spec`s (features and dtypes) of the inputs that the recurrence was declared with, or None."""
         ...

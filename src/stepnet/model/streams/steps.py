@@ -9,8 +9,17 @@ import numpy as np
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
-from stepnet.errors import StepnetError, named
-from stepnet.model.streams.beginning import AddedRows, LayerStep, New, prepare_step, step_for
+from stepnet.errors import InputError, StepnetError, named
+from stepnet.model.batch import Statics
+from stepnet.model.streams.beginning import (
+    AddedRows,
+    LayerStep,
+    New,
+    declared_memory,
+    kind_for,
+    prepare_step,
+    step_for,
+)
 from stepnet.model.streams.layers import Layers, Names, StreamedRecurrence
 from stepnet.model.streams.memories import Memories
 from stepnet.model.streams.moment import Moment
@@ -21,6 +30,10 @@ from stepnet.ragged import Ragged
 Array = np.ndarray
 LayerSteps = tuple[tuple[Names, LayerStep], ...]
 NO_ROWS = np.zeros(0, np.int64)
+UNKNOWN_MEMORY = (
+    "the memory of a {0} follows from its inputs, which are not known yet: take a step, call the {0} first, "
+    "or make it with inputs="
+)
 NOWHERE = nullcontext()
 """The context of the only layer, which is not named."""
 
@@ -185,6 +198,30 @@ def prepare_steps(
             put_pieces(pieces, index, step, engine)
             steps.append((names, step))
     return tuple(steps)
+
+
+def first_memories(
+    layers: StreamedRecurrence | Layers, pieces: Sequence[AddedRows], engine: Order
+) -> list[Any]:
+    """Returns the memory of each layer before the first step of a stream, in its structure. Raises
+    `InputError` for a graph whose inputs are not known, and for `initial` that does not fit.
+
+    layers: the recurrences of the stream. pieces: the rows that were added so far, in groups.
+    engine: the engines that compute initial memories, in order of preference.
+    """
+    moment, found = first_moment(pieces), list[Any]()
+    for index, (names, rnn) in enumerate(layers.named_recurrences):
+        with named_layer(names):
+            if rnn.memory is not None:
+                found.append(declared_memory(rnn, pieces, index))
+                continue
+            if (inputs := rnn.known_inputs) is None:
+                raise InputError(UNKNOWN_MEMORY.format(rnn.noun))
+            statics = Statics.of(pieces[0].statics[index], pieces[0].count).specs if pieces else None
+            step = step_for(rnn, kind_for(rnn, inputs, statics), max(1, len(moment.slots)), engine)
+            put_pieces(pieces, index, step, engine)
+            found.append(step.memories.state(moment))
+    return found
 
 
 def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:

@@ -29,6 +29,7 @@ from stepnet.model.streams.rows import chosen, chosen_once, sources
 from stepnet.model.streams.steps import (
     LayerSteps,
     WholeStep,
+    first_memories,
     first_moment,
     first_step,
     named_layer,
@@ -463,17 +464,22 @@ class Stream:
         """The present memory, [rows, features...], in the structure of the memory; for a `Stack`, a tuple
         with one entry per layer. The arrays are copies.
 
+        Before the first step it is what the rows begin with, `initial=` or zeros. A dtype that `memory=` left
+        open is then that of the latest or declared inputs; before these are known, that of the parameters and
+        of `initial=`.
+
         Raises:
-            InputError: Before the first step.
+            InputError: Before the first step, for a `Graph` that was neither called nor made with `inputs=`,
+                and for an `initial=` that does not fit.
 
         >>> import stepnet as sn
-        >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
-        >>> outputs = stream.step(np.array([1.0, 2.0]))
-        >>> stream.state.tolist()
-        [1.0, 2.0]
+        >>> rnn = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
+        >>> stream = rnn.stream(rows=2, initial=np.array([0.5, 0.0]))
+        >>> stream.state.tolist(), stream.step(np.array([1.0, 2.0])).tolist(), stream.state.tolist()
+        ([0.5, 0.0], [1.5, 2.0], [1.5, 2.0])
         """
         if self._steps is None:
-            raise InputError("nothing was stepped yet: the memory is known from the first step on")
+            return self.layers.joined(first_memories(self.layers, self._pieces, self.engine))
         return self.layers.joined([step.memories.state(self._moment) for _, step in self._steps])
 
     def __reduce__(self) -> Any:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.arrays.products import WAYS, contracted, multiply
     from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
     from stepnet.compiler.targets.cuda.chunked.costs import chunk_choices
-    from stepnet.compiler.targets.cuda.chunked.decay_costs import decay_time
+    from stepnet.compiler.targets.cuda.chunked.decay_costs import decay_time, time_of_decays
     from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm, decay_form
     from stepnet.compiler.targets.cuda.chunked.decays import decay_code
     from stepnet.compiler.targets.cuda.chunked.form import ChunkForm
@@ -153,6 +153,7 @@ __all__ = [
     "started",
     "step_time",
     "time_of_blocks",
+    "time_of_decays",
     "units_code",
     "weighed_by",
 ]
@@ -173,6 +174,7 @@ HOMES = {
     "decay_code": "chunked.decays",
     "decay_form": "chunked.decay_form",
     "decay_time": "chunked.decay_costs",
+    "time_of_decays": "chunked.decay_costs",
     "assembled": "assembler",
     "ptxas": "assembler",
     "LoopLoad": "loops.beside",

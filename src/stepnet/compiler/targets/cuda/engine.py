@@ -176,7 +176,8 @@ class CudaEngine:
         """Describes how parts of a schedule run beside each other in calls of a size, whether or not there is
         a device: their places in the schedule, and how.
         """
-        parts = schedule.planned(planning_of(self)).parts
+        planned = schedule.planned(planning_of(self))
+        parts = planned.parts
         kernels = {
             place: kernel
             for place, part in enumerate(parts)
@@ -184,7 +185,19 @@ class CudaEngine:
             if not (kernel := CudaKernel(part.plan, self.memory, self.options)).has_tables
         }
         alone = [((place,), ONE_BY_ONE) for place, part in enumerate(parts) if part.inner is not None]
-        return described(parts, kernels, size) + alone
+        return described(parts, kernels, size) + alone + self.decays(planned, size)
+
+    def decays(self, schedule: Schedule, size: CallSize) -> list[tuple[tuple[int, ...], str]]:
+        """Describes likewise the parts of a schedule that are gradients of decays."""
+        facts, way, found = self.device.facts, self.options.precision, list[tuple[tuple[int, ...], str]]()
+        for place, part in enumerate(schedule.parts):
+            if part.node is not None and part.node.operation == "decay_gradient":
+                costs = late_import("chunked.decay_costs", "cuda")
+                time: float = costs.time_of_decays(schedule.net, part.node, size.filled, facts, way)
+                whole = f"{time * size.longest:,.0f} us predicted for {size.longest} steps"
+                said = f"in chunks, by products on tensor cores: {time:.2f} us for a step, {whole}"
+                found.append(((place,), said))
+        return found
 
     def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> DeviceArray:
         """Returns a C-contiguous array on the device from the address of its first byte. owner: the object

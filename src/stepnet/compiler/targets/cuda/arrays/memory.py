@@ -20,7 +20,7 @@ import numpy as np
 from stepnet.compiler.net.decays import DecayOperands
 from stepnet.compiler.net.pairs import PairPlaces
 from stepnet.compiler.net.windows import Window, check_room
-from stepnet.compiler.targets.cuda.chunked.decay_form import decay_form
+from stepnet.compiler.targets.cuda.chunked.decay_form import form_of
 from stepnet.compiler.targets.cuda.device import (
     Allocation,
     Device,
@@ -301,15 +301,13 @@ class CudaMemory:
         self, operands: DecayOperands[DeviceArray], offsets: Array, reverse: bool
     ) -> DeviceArray:
         """Computes the gradients of the decays of a matrix, with a block for each head of a sequence."""
-        (_, heads, keys), values = operands.reads[0].shape, operands.d_reads[0].shape[-1]
-        counts = len(operands.reads), len(operands.keys)
-        form = decay_form(*counts, keys, values, self.precision, self.device.facts.shared)
+        heads, form = form_of(operands, self.precision, self.device.facts.shared)
         assert form is not None, "the gradient does not fit, which `TrainedChunks` refuses"
         rows, made = len(offsets) - 1, empty(self.device, operands.decay.shape, "float32")
         if not made.nbytes:
             return made
         chunks = int(offsets[-1]) // form.steps + rows
-        scratch = empty(self.device, (chunks, heads, keys, values), "float32")
+        scratch = empty(self.device, (chunks, heads, form.keys, form.values), "float32")
         ends = [0 if each is None else each.address for each in (operands.initial, operands.last)]
         vectors = (*operands.reads, *operands.d_reads, *operands.keys, *operands.written)
         words = [made.address, self.indices(offsets).address, scratch.address, heads, int(reverse)]

@@ -5,8 +5,10 @@ Nothing of it was measured.
 
 from math import ceil
 
+from stepnet.compiler.net.decays import decay_operands
+from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.targets.cuda.chunked.costs import MAIN_BYTES, MOVED, REGISTERS, tile_instructions
-from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm
+from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm, form_of
 from stepnet.compiler.targets.cuda.chunked.form import THREADS, WARPS
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.tensor.costs import SCHEDULERS
@@ -16,6 +18,18 @@ MEETINGS = 10
 """The barriers of a chunk, in both passes."""
 WAITS = 3
 """The instructions of a turn of a sum that wait for one another."""
+
+
+def time_of_decays(net: Net, node: Node, rows: int, device: DeviceFacts, way: str) -> float:
+    """Estimates the microseconds of a step of some sequences, of a node `decay_gradient` of a net.
+
+    way: how float32 is multiplied.
+    """
+    reads, ends = node.attributes["reads"], node.attributes["ends"]
+    operands = decay_operands([net.type_of(number) for number in node.inputs], reads, ends)
+    heads, form = form_of(operands, way, device.shared)
+    assert form is not None, "the gradient does not fit, which `TrainedChunks` refuses"
+    return decay_time(form, rows, heads, device)
 
 
 def decay_time(form: DecayForm, rows: int, heads: int, device: DeviceFacts) -> float:

@@ -16,7 +16,9 @@ chunk on, has S in shared memory, and computes N by products on tensor cores.
 
 from collections.abc import Mapping
 from math import ceil
+from typing import Any
 
+from stepnet.compiler.net.decays import DecayOperands
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 
@@ -99,6 +101,15 @@ class DecayForm:
     def shared(self) -> int:
         """The bytes of shared memory of a block."""
         return self.places["end"]
+
+
+def form_of(operands: DecayOperands[Any], way: str, shared: int) -> tuple[int, DecayForm | None]:
+    """Returns the number of heads, and the kernel for operands; None if none fits.
+
+    operands: arrays or types, whose shapes end with the features. way, shared: as of `decay_form`.
+    """
+    (heads, keys), values = operands.reads[0].shape[-2:], operands.d_reads[0].shape[-1]
+    return heads, decay_form(len(operands.reads), len(operands.keys), keys, values, way, shared)
 
 
 def decay_form(reads: int, writes: int, keys: int, values: int, way: str, shared: int) -> DecayForm | None:
