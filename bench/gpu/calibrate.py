@@ -25,6 +25,7 @@ from stepnet.compiler.targets.cuda import (
     TensorStep,
     step_time,
 )
+from stepnet.compiler.targets.cuda.tensor.facts import UNFITTED
 from stepnet.errors import InputError
 
 Array = np.ndarray
@@ -73,7 +74,8 @@ def schedule_of(name: str, resident: int, is_alone: bool) -> TensorSchedule:
 
 
 def measured(result: dict[str, Any], widest: int = 1024) -> Iterator[Measured]:
-    """Yields the loops that were timed whole, of steps of up to `widest` units, backward ones left out.
+    """Yields the loops that were timed whole, of steps of up to `widest` units. Left out are backward ones,
+    and those that read values as they multiply them, which is no sum of facts.
 
     result: of `python -m bench.gpu report`, or of the prototype, bench/saved/gpu-h100.json.
     """
@@ -82,7 +84,9 @@ def measured(result: dict[str, Any], widest: int = 1024) -> Iterator[Measured]:
         if not part.startswith(("steps, ", "schedules")):
             continue
         for name, row in found["rows"].items():
-            if "schedule" not in row or "-no-" in name or row["step"].startswith("backward"):
+            if "schedule" not in row or "-no-" in name or "-direct" in name:
+                continue
+            if row["step"].startswith("backward"):
                 continue
             cell, width = step_of(row["step"])
             if width <= widest:
@@ -101,7 +105,7 @@ def unknowns() -> list[tuple[str, str]]:
 
 
 def facts_from(
-    values: Array, clusters: dict[int, int], crowd: float = H100.crowd, shared: float = 0.0
+    values: Array, clusters: dict[int, int], rates: dict[str, float], crowd: float = H100.crowd
 ) -> TensorFacts:
     """Returns facts from the values of the unknowns, in their order, and from what is not fitted."""
     found = dict(zip(unknowns(), map(float, values), strict=True))
@@ -111,8 +115,7 @@ def facts_from(
         )
         for exchange in COSTS
     }
-    times = {name: found["", name] for name in TIMES}
-    times["shared"] = shared
+    times = {name: found["", name] for name in TIMES} | rates
     return TensorFacts(is_measured=True, exchanges=exchanges, clusters=clusters, crowd=crowd, **times)
 
 
@@ -123,9 +126,10 @@ def fitted_facts(loops: list[Measured], clusters: dict[int, int]) -> TensorFacts
         raise InputError(
             f"{len(timed)} loops were timed, and facts are fitted to {FEWEST} or more: run `schedules`"
         )
-    one_each = [facts_from(row, clusters) for row in np.eye(len(unknowns()))]
+    rates: dict[str, float] = {name: getattr(H100, name) for name in UNFITTED}
+    one_each = [facts_from(row, clusters, dict.fromkeys(rates, 0.0)) for row in np.eye(len(unknowns()))]
     rows = [[step_time(shape, each).total / time for each in one_each] for shape, time in timed]
-    return facts_from(positive_fit(np.array(rows), np.ones(len(rows))), clusters, shared=H100.shared)
+    return facts_from(positive_fit(np.array(rows), np.ones(len(rows))), clusters, rates)
 
 
 def positive_fit(matrix: Array, right: Array) -> Array:
@@ -176,7 +180,7 @@ def errors(facts: TensorFacts, loops: list[Measured]) -> list[tuple[float, str]]
 def written(facts: TensorFacts) -> str:
     """Returns the facts as the code of a row of `tensor/costs.py`."""
     lines = ["TensorFacts(", "    is_measured=True,"]
-    lines += [f"    {name}={getattr(facts, name):.3g}," for name in (*TIMES, "shared")]
+    lines += [f"    {name}={getattr(facts, name):.3g}," for name in (*TIMES, *UNFITTED)]
     lines.append("    exchanges={")
     for exchange, cost in facts.exchanges.items():
         numbers = ", ".join(f"{number:.3g}" for number in (cost.alone, cost.doubling, cost.pieces))

@@ -2,8 +2,8 @@
 whether their results are right.
 
 A schedule is a word: an exchange with its blocks, or with sequences where plain units multiply, then
-numbers, chains, parts, ahead, functions or what is left out, as in cluster8.parts4.bfloat16.ahead2. The
-numbers * stand for each of float32, tf32 and bfloat16.
+numbers, chains, parts, ahead, rows, places, functions or what is left out, as in
+cluster8.parts4.bfloat16.ahead2. The numbers * stand for each of float32, tf32 and bfloat16.
 """
 
 from dataclasses import replace
@@ -53,12 +53,15 @@ TIMED = {
     "block1.parts4.ahead2 cluster2.parts4.ahead2 tagged4.parts4.ahead2 block1",
     "lstm-512": "tagged32.parts4.ahead2 tagged32.parts4.bfloat16.ahead2",
     "minimal_gated_unit-256": "cluster16.parts4.ahead2 tagged16.parts4.ahead2",
-    "gru-1024": "tagged64.parts4.bfloat16.ahead2 tagged64.parts4.tf32.ahead2",
+    "gru-1024": "tagged64.parts4.bfloat16.ahead2 tagged64.parts4.tf32.ahead2 "
+    "grid64.parts8.chains1.ahead2.places0.rows32 grid64.parts8.chains1.ahead2.places0.rows16",
+    "lstm-1024": "grid64.parts8.chains1.places0.rows32",
+    "minimal_gated_unit-1024": "grid64.parts8.chains1.ahead2.places0.rows32",
 }
 """The schedules that are timed, by the step, those first that say most."""
 DIGITS = {"float32": "float32", "tf32": "float16", "bfloat16": "bfloat16"}
 """A dtype with as many digits as the numbers that are multiplied."""
-TRIAL = {"simple_rnn-32": "block1 plain2 tagged2.parts2", "gru-16": "block1.tf32"}
+TRIAL = {"simple_rnn-32": "block1 plain2 tagged2.parts2 grid2.parts2.places0.rows16", "gru-16": "block1.tf32"}
 """The schedules that are run in emulation."""
 
 
@@ -75,7 +78,7 @@ def schedule(word: str) -> TensorSchedule:
     options: dict[str, Any] = {"numbers": "float32", **sizes_of(exchange, int(first[len(exchange) :]))}
     for other in others:
         name = other.rstrip("0123456789")
-        if name in ("chains", "parts", "ahead"):
+        if name in ("chains", "parts", "ahead", "rows", "places"):
             options[name] = int(other[len(name) :])
         else:
             options[KINDS.get(other, "numbers")] = other

@@ -30,7 +30,10 @@ LEFT = {
     "never": [NEVER] * 10,
 }
 """The memory "left" at first: a sequence ends when it is used up."""
-TENSOR = "block1", "plain2.ahead2", "block1.parts8", "grid2.ahead2", "tagged2.parts2", "cluster2.ahead2"
+TENSOR = (
+    *("block1", "plain2.ahead2", "block1.parts8", "grid2.ahead2", "tagged2.parts2", "cluster2.ahead2"),
+    "grid2.parts2.rows16.places0",
+)
 
 
 def maker(name: str) -> LoopMaker:

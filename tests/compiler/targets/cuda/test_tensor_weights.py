@@ -8,7 +8,7 @@ from tolerance import assert_close
 
 from stepnet.compiler.targets.cuda import TensorSchedule, TensorShape, TensorStep, fitted, registers
 from stepnet.compiler.targets.cuda.tensor.registers import TIGHT, limit
-from tests.compiler.targets.cuda.tensor_loops import DEVICE, RAGGED, Case, backward_plan, cell_plan, loops_of
+from tests.compiler.targets.cuda.tensor_loops import DEVICE, RAGGED, Case, cell_plan
 from tests.compiler.targets.cuda.test_tensor_loops import STEPS, assert_right, case_of
 
 SPLIT_LATE = TensorSchedule(chains=3, parts=8, resident=1, unsplit=2, places=1)
@@ -57,28 +57,6 @@ def test_left_operands_of_warps_that_do_not_meet_need_two_places():
         TensorSchedule(places=1)
     with pytest.raises(ValueError, match="exchange values by 'cluster': they are written while others"):
         TensorSchedule(2, "cluster", parts=4, places=1)
-
-
-@pytest.mark.parametrize(("blocks", "parts", "name"), [(2, 8, "lstm"), (4, 4, "gru")])
-def test_values_read_as_they_are_multiplied_give_the_same_bits(blocks: int, parts: int, name: str):
-    case = Case.drawn(TensorStep.of(backward_plan(name, 40)), RAGGED)
-    staged = TensorSchedule(blocks, "tagged", chains=3, parts=parts, resident=2)
-    first = case.run(staged, groups=1)  # all sequences in the turns of one group
-    again = case.run(replace(staged, places=0), blocks, groups=1)
-    for one, other in zip((*first[0], *first[1]), (*again[0], *again[1]), strict=True):
-        assert np.array_equal(one, other, equal_nan=True)
-    assert_right(case, replace(staged, places=0), seed=7, groups=2)
-
-
-def test_values_are_read_as_they_are_multiplied_where_shared_memory_does_not_hold_them():
-    best = loops_of(backward_plan("lstm", 1024))[0]
-    assert best.shape.schedule.name == "tagged64-float32-p8-c3-a2-direct"
-    staged = fitted(best.shape.step, replace(best.shape.schedule, places=2, resident=0), DEVICE)
-    assert "bytes of shared memory" in str(staged.misfit(DEVICE))
-    held = TensorShape(TensorStep.of(cell_plan("lstm", 64)), best.shape.schedule)
-    assert "not all numbers of float32 of the step that multiplies them" in str(held.misfit(DEVICE))
-    with pytest.raises(ValueError, match="read from the second cache only where several warps divide a sum"):
-        TensorSchedule(2, "cluster", parts=4, places=0)
 
 
 def test_operands_go_where_a_device_has_room():

@@ -15,6 +15,7 @@ from stepnet.compiler.targets.cuda.tensor.registers import fitted, limit, regist
 from stepnet.compiler.targets.cuda.tensor.shape import (
     LAUNCHED,
     PLAIN_PARTS,
+    WIDE_ROWS,
     TensorExchange,
     TensorSchedule,
     TensorShape,
@@ -123,9 +124,6 @@ def shapes(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iterato
         if whole.threads > 1024 or whole.instructions > LONGEST:
             continue
         shape = fitted(step, schedule, device)
-        does_not_fit = shape.misfit(device) is not None
-        if does_not_fit and schedule.exchange == "tagged" and schedule.parts == MANY_PARTS:
-            shape = fitted(step, replace(schedule, places=0), device)
         if shape.misfit(device) is None and without_operands(shape, device) <= limit(shape, device):
             yield shape
 
@@ -152,3 +150,9 @@ def schedules(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iter
         if exchange == "cluster" and blocks > device.cluster:
             continue
         yield TensorSchedule(blocks, exchange, numbers, chains, parts, 0, 2, functions)
+        if exchange == "tagged" and parts == MANY_PARTS:
+            its = TensorSchedule(blocks, exchange, numbers, 1, parts, 0, 2, functions)
+            if chains > 1:  # one takes fewer registers, and is no slower where other instructions take longer
+                yield its
+            for rows in WIDE_ROWS:
+                yield replace(its, exchange="grid", places=0, rows=rows)

@@ -2,13 +2,14 @@
 
     loop         the loop itself
     products     products of the tensor cores, with their operands: instructions of the busiest scheduler, or
-                 the reads from shared memory
+                 the tensor cores themselves, or the reads from shared memory or from the second cache
     elementwise  other instructions, and those that wait for one another
     exchange     barriers, and the way of values to other blocks
     reads        of values of the step, where nothing else takes as long
 
-A product of the tensor cores that waits for the one before takes 25 cycles, which is less than its operands
-take. The facts of devices are in `facts.py`.
+Values that are read from the second cache as they are multiplied are read ahead of the products before them,
+so that the longer of both counts, and the first of these reads besides. The facts of devices are in
+`facts.py`.
 """
 
 from dataclasses import fields
@@ -94,7 +95,12 @@ def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
     values = shape.elements * (elementwise(step, elementary) + MOVED * moved(step))
     return StepTime(
         facts.loop,
-        max(instruction * multiplying(shape), read_bytes(shape) * facts.shared),
+        max(
+            instruction * multiplying(shape),
+            tensor_time(shape, facts),
+            read_bytes(shape) * facts.shared,
+            direct_bytes(shape)[1] * facts.direct,
+        ),
         instruction * values + facts.wait * (waits(step, elementary) + plain_waits(shape)),
         exchange_time(shape, facts),
         0.0 if step.lefts else facts.read / schedule.ahead,
@@ -113,10 +119,38 @@ def multiplying(shape: TensorShape) -> float:
         facts = shape.facts(each)
         depth = sum(shape.depth(each, left) for left in each.lefts)
         read = PACKED_READ if shape.is_packed else facts.read
-        count += depth * (read + len(facts.terms) * each.results)
+        count += shape.abreast * depth * (read + len(facts.terms) * each.results)
         if schedule.parts > 1:
-            count += each.results * (4 + schedule.parts * shape.elements)
+            count += each.results * (4 * shape.abreast + schedule.parts * shape.elements)
     return count
+
+
+def tensor_time(shape: TensorShape, facts: TensorFacts) -> float:
+    """Estimates the microseconds of the products of a step where nothing else is waited for: of the tensor
+    core of a scheduler, and of the links of a chain.
+    """
+    if shape.is_plain:
+        return 0.0
+    links = sum(
+        shape.depth(each, left) * len(shape.facts(each).terms)
+        for each in shape.step.sums.values()
+        for left in each.lefts
+    )
+    of_scheduler = facts.product * shape.instructions * shape.warps / SCHEDULERS
+    return max(of_scheduler, facts.link * links / shape.schedule.chains)
+
+
+def direct_bytes(shape: TensorShape) -> tuple[float, float]:
+    """Returns the bytes that a block reads from the second cache as it multiplies them, of all warps that
+    multiply the same values: those that are waited for, and those that are read during products.
+    """
+    waited, others = 0.0, 0.0
+    for each in shape.step.sums.values():
+        for left in {*each.lefts} & shape.direct:
+            its = shape.tiles * shape.published_bytes(left)
+            first = its * min(1.0, shape.read_at_once(each) / shape.depth(each, left))
+            waited, others = waited + first, others + its - first
+    return waited, others
 
 
 def plain_instructions(shape: TensorShape) -> float:
@@ -139,10 +173,11 @@ def plain_waits(shape: TensorShape) -> float:
 
 def read_bytes(shape: TensorShape) -> int:
     """Returns the bytes of weights and left operands that a block reads from shared memory at each step."""
-    depth = sum(shape.depth(each, left) for each in shape.step.sums.values() for left in each.lefts)
+    staged = {*shape.staged}
+    depth = sum(shape.depth(each, n) for each in shape.step.sums.values() for n in each.lefts if n in staged)
     if shape.is_plain:  # a read of 16 bytes by each of four lanes takes a turn
         return depth * shape.schedule.rows * shape.warps * 128
-    return shape.away * shape.operand_bytes + (0 if shape.is_direct else depth * shape.threads * 8)
+    return shape.away * shape.operand_bytes + shape.abreast * depth * shape.threads * 8
 
 
 def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
@@ -154,10 +189,10 @@ def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
         return count * slower * CYCLE * (MEETING + MEETING_WARP * shape.warps)
     if cost is None:
         return count * facts.barrier
-    pieces = sum(shape.published_bytes(left) for left in shape.step.lefts) / 16
-    pieces *= shape.tiles if shape.is_direct else 1  # all warps of a part read them
+    pieces = sum(map(shape.published_bytes, shape.staged)) / 16
     pieces *= {"tagged": 2.0, "cluster": (blocks - 1) / blocks}.get(shape.schedule.exchange, 1.0)
-    return count * (facts.barrier + cost.alone + cost.doubling * log2(blocks)) + cost.pieces * pieces / 1000
+    each = facts.barrier + cost.alone + cost.doubling * log2(blocks)
+    return count * each + cost.pieces * pieces / 1000 + direct_bytes(shape)[0] * facts.direct
 
 
 def instructions(operation: str, elementary: float) -> float:

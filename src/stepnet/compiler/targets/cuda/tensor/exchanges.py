@@ -38,10 +38,7 @@ class ExchangeWriter(PlacesWriter):
                     with self.by_publishers(left):
                         self.tag(left, value, parity_of(left), turn)
             for left in shown:
-                if self.shape.is_direct:
-                    self.marks[left] = self.low(self.add(turn, self.number(1)))
-                else:
-                    self.fetch_tagged(left, parity_of(left), turn)
+                self.fetch_tagged(left, parity_of(left), turn)
             self.barrier()
             return
         grid = self.schedule.exchange == "grid"
@@ -62,9 +59,11 @@ class ExchangeWriter(PlacesWriter):
         if grid:
             if self.schedule.without != "barrier":
                 self.wait_for_group(turn)
-            for left in shown:
+            staged = [left for left in shown if left in self.shape.staged]
+            for left in staged:
                 self.fetch(left, parity_of(left))
-            self.barrier()
+            if staged:
+                self.barrier()
 
     def shown(self, left: int, value: Elements) -> Elements:
         """Writes a value as it is exchanged, with zeros in padded units, or sums of its units. As float32 NaN
@@ -184,14 +183,19 @@ class ExchangeWriter(PlacesWriter):
         self.position_at_end(after)
         return [words for words, _ in tagged]
 
-    def direct(self, left: int, parity: Value, units: Sequence[Value]) -> list[Value]:
-        """Writes reads of the thread's numbers of units of a left operand from the second cache, where other
-        blocks have published them. A read has those of two sequences, of which one is the thread's.
+    def read_direct(self, left: int, parity: Value, operands: Sequence[Value]) -> list[Elements]:
+        """Writes reads of the thread's numbers of operands of values from the second cache, where other
+        blocks have published them.
         """
-        is_second = self.icmp_signed("!=", self.and_(self.quad, self.number(1)), self.number(0))
-        first = self.sub(self.quad, self.and_(self.quad, self.number(1)))
-        offsets = [self.state_offset(left, parity, unit, first) for unit in units]
-        return [self.select(is_second, b, a) for a, b in self.come(offsets, self.marks[left])]
+        found = list[Elements]()
+        for operand in operands:
+            numbers = list[Value]()
+            for place in range(0, self.shape.abreast * self.shape.fragment(left) // 4, 4):
+                offset = self.read_offset(left, parity, operand, self.number(place), self.lane)
+                four = self.function_call("from_cache", FOUR, [self.exchanged(offset)])
+                numbers += [self.extract_element(four, ir.Constant(I32, n)) for n in range(4)]
+            found.append(numbers)
+        return found
 
     def tagged_piece(self, address: Value, mark: Value) -> tuple[Elements, Value]:
         """Writes a read of 16 bytes of tagged values; returns two words of values, and whether their tags are
@@ -219,7 +223,7 @@ class ExchangeWriter(PlacesWriter):
         number, blocks = self.number, self.schedule.blocks
         pieces = self.shape.published_bytes(left) // 16 // blocks
         own = self.mul(self.share, number(self.shape.published(left) // blocks))
-        share = self.state_offset(left, parity, own, number(0))
+        share = self.shared_offset(left, parity, own, number(0))
         with self.loop(self.thread, number(pieces * (blocks - 1)), self.shape.threads) as i:
             piece, other = self.srem(i, number(pieces)), self.sdiv(i, number(pieces))
             rank = self.srem(self.add(self.share, self.add(other, number(1))), number(blocks))

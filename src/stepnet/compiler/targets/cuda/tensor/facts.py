@@ -9,6 +9,9 @@ from dataclasses import replace
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.values.records import dataclass
 
+UNFITTED = "shared", "direct", "product", "link"
+"""The facts that are rates of a device by themselves, and are not fitted to times of loops."""
+
 
 @dataclass(frozen=True)
 class ExchangeCost:
@@ -31,6 +34,8 @@ class TensorFacts:
     scheduler: of an instruction of a warp for its scheduler, which has others. wait: between two instructions
         of a chain.
     barrier: of a block. read: of a value in main memory. shared: of a byte in shared memory.
+    direct: of a byte that a block reads of the second cache as it multiplies, where all blocks do.
+    product: of a product of the tensor cores. link: of one that waits for the one before.
     exchanges: by the kind of exchange. clusters: how many run at once, by their blocks.
     crowd: the further time of a step for each further block on a multiprocessor, as a fraction.
     """
@@ -43,13 +48,16 @@ class TensorFacts:
     barrier: float
     read: float
     shared: float
+    direct: float
+    product: float
+    link: float
     exchanges: Mapping[str, ExchangeCost]
     clusters: Mapping[int, int]
     crowd: float
 
     def slower(self, factor: float) -> "TensorFacts":
         """Returns the facts of a device that takes `factor` times as long for all, as an estimate."""
-        times = "loop", "warp", "scheduler", "wait", "barrier", "read", "shared"
+        times = "loop", "warp", "scheduler", "wait", "barrier", "read", *UNFITTED
         return replace(self, is_measured=False, **{name: factor * getattr(self, name) for name in times})
 
 
@@ -62,6 +70,9 @@ H100 = TensorFacts(
     barrier=0.156,
     read=0.377,
     shared=1 / (127 * 1.98e3),
+    direct=132 / 5.5e6,
+    product=7 / 1.98e3,
+    link=25 / 1.98e3,
     exchanges={
         "grid": ExchangeCost(1.007, 0, 0.22),
         "tagged": ExchangeCost(0.232, 0.028, 0.29),

@@ -1,9 +1,11 @@
 """Writes a thread's place in a loop on tensor cores, and the addresses of what it reads and writes.
 
 A thread holds a value as up to four elements: of 2 units x 2 sequences. Left operands of products are in
-shared memory as [unit][sequence], or in bfloat16 as [pair of units][sequence][unit], each in two places,
-which alternate from step to step, so that a step needs one barrier; or in one place, where warps that divide
-a sum meet at a barrier of their own. Where plain units multiply they are there as [sequence][unit].
+shared memory as [unit][sequence] for each 8 sequences, or in bfloat16 as [pair of units][sequence][unit],
+each in two places, which alternate from step to step, so that a step needs one barrier; or in one place,
+where warps that divide a sum meet at a barrier of their own. Where plain units multiply they are there as
+[sequence][unit]. Those that warps read from the second cache as they multiply them lie there as [operand of
+values][read of 16 bytes][lane].
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -16,7 +18,7 @@ from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.codes import ENDING_WORDS, LOOP_WORDS
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.loops.lane_code import lane_at
-from stepnet.compiler.targets.cuda.tensor.shape import COUNTER_BYTES, UNITS, TensorShape
+from stepnet.compiler.targets.cuda.tensor.shape import COUNTER_BYTES, ROWS, UNITS, TensorShape
 from stepnet.compiler.targets.cuda.writer import KernelWriter, Value
 from stepnet.compiler.values.records import dataclass
 
@@ -31,7 +33,7 @@ def elements(values: Iterable[Value]) -> Elements:
 
 @dataclass(frozen=True)
 class TensorPlaces:
-    """A turn of a group's 8 lanes, as a thread sees it: one entry for each of its elements.
+    """A turn of a group's lanes, as a thread sees it: one entry for each of its elements.
 
     rows: the sequences, any one in a lane that is idle. starts: the entries from which their steps are found.
     times: the first steps of the turn.
@@ -39,7 +41,7 @@ class TensorPlaces:
     begins, ends: whether they begin with the turn, and whether they end in it.
     done: their steps in earlier turns and calls.
     placed: their first entries in the outputs, if a flag ends sequences; else none.
-    longest: the most steps of all 8 lanes, a single number.
+    longest: the most steps of all lanes, a single number.
     """
 
     rows: Elements
@@ -75,18 +77,21 @@ class PlacesWriter(KernelWriter):
         self.part, self.local_tile = self.srem(self.warp, number(parts)), self.sdiv(self.warp, number(parts))
         first = self.mul(self.share, number(shape.tiles))
         self.tile = self.mul(self.add(first, self.local_tile), number(UNITS))
-        own = self.part if parts <= 4 else self.and_(self.part, number(3))
-        self.marks = dict[int, Value]()  # the number of the exchange of each left operand
+        owners = 4 * shape.abreast
+        own = self.part if parts <= owners else self.and_(self.part, number(owners - 1))
         self.places = [
             self.add(self.mul(own, number(shape.elements)), number(e)) for e in range(shape.elements)
         ]
-        self.units = [
-            self.add(self.tile, self.add(self.quad, self.mul(self.lshr(e, number(1)), number(8))))
-            for e in self.places
-        ]
+        halves = [self.lshr(e, number(1)) for e in self.places]
+        if shape.abreast > 1:
+            halves = [self.and_(half, number(1)) for half in halves]
+        self.units = [self.add(self.tile, self.add(self.quad, self.mul(half, number(8)))) for half in halves]
         self.columns = [
             self.add(self.add(self.in_quad, self.in_quad), self.and_(e, number(1))) for e in self.places
         ]
+        if shape.abreast > 1:
+            eighths = [self.mul(self.lshr(e, number(2)), number(ROWS)) for e in self.places]
+            self.columns = [self.add(*each) for each in zip(eighths, self.columns, strict=True)]
         if shape.is_plain:
             self.place_on_plain_units()
         self.is_reverse = self.icmp_signed("!=", self.word("reverse"), number(0))
@@ -106,7 +111,7 @@ class PlacesWriter(KernelWriter):
     @contextmanager
     def by_owners(self) -> Generator[None]:
         """Context in which code is written for one of the threads that compute the same elements."""
-        owners = min(4, self.schedule.rows) if self.shape.is_plain else 4
+        owners = min(4, self.schedule.rows) if self.shape.is_plain else 4 * self.shape.abreast
         if self.schedule.parts <= owners:
             yield
         else:
@@ -218,29 +223,71 @@ class PlacesWriter(KernelWriter):
 
     # ---- left operands
 
-    def state_offset(self, left: int, parity: Value, unit: Value, row: Value, places: int = 2) -> Value:
-        """Writes the offset in bytes of an element of a left operand among all of them.
-
-        places: how many each has: 2 in the memory of a group.
-        """
-        number, width, within = self.number, self.shape.width, None
-        if self.shape.is_packed:
-            within = self.mul(self.and_(unit, number(1)), number(2))
-            unit, width = self.lshr(unit, number(1)), width // 2
-        place = number(places * self.step.lefts.index(left))
-        if places > 1:
-            place = self.add(parity, place)
-        rows = self.schedule.rows
-        if self.shape.is_plain:
-            row = self.add(self.mul(place, number(rows)), row)
-            return self.mul(self.add(self.mul(row, number(width)), unit), number(4))
-        unit = self.add(self.mul(place, number(width)), unit)
-        word = self.mul(self.add(self.mul(unit, number(rows)), row), number(4))
-        return word if within is None else self.add(word, within)
+    def state_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
+        """Writes the offset in bytes of an element of a left operand in the memory of a group."""
+        if left in self.shape.direct:
+            return self.fragment_offset(left, parity, unit, row)
+        return self.offset_among(self.step.lefts, 2, left, parity, unit, row)
 
     def shared_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
         """Writes the offset in bytes of an element of a left operand in shared memory."""
-        return self.state_offset(left, parity, unit, row, self.schedule.places)
+        return self.offset_among(self.shape.staged, self.shape.shared_places, left, parity, unit, row)
+
+    def first_of(self, lefts: list[int], places: int, left: int, parity: Value, together: int = 1) -> Value:
+        """Writes the units of left operands before a place of one of them, in as many places each.
+        together: the units of a word.
+        """
+        number, its = self.number, self.shape.published(left) // together
+        before = places * sum(map(self.shape.published, lefts[: lefts.index(left)])) // together
+        return number(before) if places == 1 else self.add(self.mul(parity, number(its)), number(before))
+
+    def offset_among(
+        self, lefts: list[int], places: int, left: int, parity: Value, unit: Value, row: Value
+    ) -> Value:
+        """Writes the offset in bytes of an element among left operands, in as many places each."""
+        number, within, rows = self.number, None, self.schedule.rows
+        if self.shape.is_plain:
+            place = self.add(parity, number(places * lefts.index(left)))
+            row = self.add(self.mul(place, number(rows)), row)
+            return self.mul(self.add(self.mul(row, number(self.shape.width)), unit), number(4))
+        together = 2 if self.shape.is_packed else 1
+        first = self.first_of(lefts, places, left, parity, together)
+        if self.shape.is_packed:
+            within = self.mul(self.and_(unit, number(1)), number(2))
+            unit = self.lshr(unit, number(1))
+        if self.shape.abreast > 1:
+            there = number(self.shape.published(left) // together)
+            first = self.mul(first, number(self.shape.abreast))
+            unit = self.add(self.mul(self.lshr(row, number(3)), there), unit)
+            row = self.and_(row, number(ROWS - 1))
+        word = self.mul(self.add(self.mul(self.add(first, unit), number(ROWS)), row), number(4))
+        return word if within is None else self.add(word, within)
+
+    def fragment_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
+        """Writes the offset in bytes of an element of a left operand that is read directly: beside those that
+        a lane reads at once of the same operand of values.
+        """
+        number, depth = self.number, self.shape.fragment(left)
+        eighth, of_lane = self.lshr(row, number(3)), depth // 4
+        within = self.and_(unit, number(depth - 1))
+        half, rest = self.sdiv(within, number(depth // 2)), self.and_(within, number(depth // 2 - 1))
+        in_quad, odd = self.sdiv(rest, number(depth // 8)), self.and_(rest, number(depth // 8 - 1))
+        place = self.add(self.mul(half, number(depth // 8)), odd)
+        place = self.add(self.mul(eighth, number(of_lane)), place)
+        lane = self.add(self.mul(self.and_(row, number(ROWS - 1)), number(4)), in_quad)
+        return self.read_offset(left, parity, self.sdiv(unit, number(depth)), place, lane)
+
+    def read_offset(self, left: int, parity: Value, operand: Value, place: Value, lane: Value) -> Value:
+        """Writes the offset in bytes of a number of a lane, in an operand of values that is read directly.
+        place: of the number among those of the lane, of which a read of 16 bytes has four.
+        """
+        number = self.number
+        reads = self.shape.abreast * self.shape.fragment(left) // 16
+        read = self.add(self.mul(operand, number(reads)), self.lshr(place, number(2)))
+        word = self.add(self.mul(read, number(LANES)), lane)
+        word = self.add(self.mul(word, number(4)), self.and_(place, number(3)))
+        first = self.mul(self.first_of(self.step.lefts, 2, left, parity), number(self.schedule.rows))
+        return self.mul(self.add(first, word), number(4))
 
     def state(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
         """Writes the address of an element of a left operand in shared memory."""

@@ -1,5 +1,7 @@
 """Writes the products of a loop on tensor cores, and sums over units, which are products with ones."""
 
+from collections.abc import Iterator
+
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.writing.code import I32
@@ -16,8 +18,6 @@ from stepnet.compiler.targets.cuda.writer import Value
 ZERO, ONE = ir.Constant(F32, 0.0), ir.Constant(F32, 1.0)
 TF32_HALF = 1 << 12
 """Half of the last digit of a number of tf32, among the bits of float32."""
-READ_AT_ONCE = 4
-"""The operands of values that a warp reads from the second cache before it multiplies them."""
 Operand = Value | Elements | list[Elements]
 """A warp's operand of weights: the address of 16 bytes for each thread; registers with these; or registers
 that are multiplied.
@@ -128,37 +128,55 @@ class TensorProductWriter(ExchangeWriter):
         memory before these.
         """
         zero: Elements = [ZERO] * 4
-        chains: list[list[Elements]] = [[zero] * self.schedule.chains for _ in range(each.results)]
+        abreast = range(self.shape.abreast)
+        chains: list[list[list[Elements]]] = [
+            [[zero] * self.schedule.chains for _ in abreast] for _ in range(each.results)
+        ]
         numbers = self.shape.numbers(each)
         for place, left in enumerate(each.lefts):
-            depth = 0 if self.schedule.without == "products" else self.shape.depth(each, left)
-            first_k, read = self.first_k(each, left), list[Elements]()
-            for k in range(depth):
-                if not read:
-                    some = range(k, min(depth, k + READ_AT_ONCE if self.shape.is_direct else k + 1))
-                    units = [self.ks(first_k, numbers, n, half) for n in some for half in (0, 1)]
-                    read = self.read_states(left, parity_of[left], units)
-                b = [values_of(self, read.pop(0), numbers, self.shape.is_packed) for _ in range(2)]
+            for k, read in enumerate(self.operands_read(each, left, parity_of[left])):
+                b = [
+                    [values_of(self, its, numbers, self.shape.is_packed) for its in read[2 * n : 2 * n + 2]]
+                    for n in abreast
+                ]
                 for gate in range(each.results):
-                    self.multiply(chains[gate], self.operand(each, gate, place, k), b, k, each)
-        totals = [self.total(its) for its in chains]
+                    a = self.operand(each, gate, place, k)
+                    for n in abreast:
+                        self.multiply(chains[gate][n], a, b[n], k, each)
+        totals = [[x for its in eighths for x in self.total(its)] for eighths in chains]
         return totals if self.schedule.parts == 1 else self.joined(totals, first)
 
-    def read_states(self, left: int, parity: Value, units: list[list[Value]]) -> list[Elements]:
-        """Writes the loads of the numbers of some of a thread's registers, see `read_state`."""
-        if not self.shape.is_direct:
-            return [self.read_state(left, parity, its) for its in units]
-        found = iter(self.direct(left, parity, [unit for its in units for unit in its]))
-        return [[next(found) for _ in its] for its in units]
+    def operands_read(self, each: UnitSum, left: int, parity: Value) -> Iterator[list[Elements]]:
+        """Writes the loads of a warp's operands of values of a left operand, and yields the numbers of a
+        thread's registers for each of them: two registers for each 8 sequences. Those that are read directly
+        are read before the operands ahead of them are multiplied.
+        """
+        depth = 0 if self.schedule.without == "products" else self.shape.depth(each, left)
+        first_k, numbers = self.first_k(each, left), self.shape.numbers(each)
+        if left not in self.shape.direct:
+            for k in range(depth):
+                units = [self.ks(first_k, numbers, k, half) for half in (0, 1)]
+                yield [
+                    self.read_state(left, parity, its, n) for n in range(self.shape.abreast) for its in units
+                ]
+            return
+        size, share = self.shape.fragment(left) // 8, self.mul(self.part, self.number(depth))
+        some, ahead = self.shape.read_at_once(each), list[Elements]()
+        for begin in range(0, depth + some, some):
+            operands = [self.add(share, self.number(k)) for k in range(begin, min(depth, begin + some))]
+            read, ahead = ahead, self.read_direct(left, parity, operands) if operands else []
+            for its in read:
+                yield [its[at : at + size] for at in range(0, len(its), size)]
 
-    def read_state(self, left: int, parity: Value, units: list[Value]) -> Elements:
+    def read_state(self, left: int, parity: Value, units: list[Value], eighth: int) -> Elements:
         """Writes the loads of the numbers of a thread's register of an operand: units of a left operand. If
-        they are packed, two are in one word.
+        they are packed, two are in one word. eighth: which 8 of the sequences.
         """
         there, found = self.shape.published(left), list[Value]()
+        row = self.add(self.quad, self.number(8 * eighth)) if eighth else self.quad
         for unit in units[:1] if self.shape.is_packed else units:
             place = self.smaller(unit, self.number(there - 1)) if left in self.shape.summed else unit
-            value = self.read(F32, self.state(left, parity, place, self.quad), 4)
+            value = self.read(F32, self.state(left, parity, place, row), 4)
             if left in self.shape.summed:  # warps may multiply more sums than there are
                 value = self.select(self.icmp_signed("<", unit, self.number(there)), value, ZERO)
             found.append(value)
@@ -177,25 +195,34 @@ class TensorProductWriter(ExchangeWriter):
 
     def joined(self, totals: list[Elements], first: int) -> list[Elements]:
         """Writes the sums of the parts of a product, in order, for the thread's elements."""
-        number = self.number
+        found, number, at_once = list[Elements](), self.number, self.shape.sums_at_once
+        size = 4 * self.shape.abreast
+        own = self.mul(self.local_tile, number(self.schedule.parts))
+        warps = [self.add(own, number(part)) for part in range(self.schedule.parts)]
 
-        def place(gate: int, element: Value, warp: Value) -> Value:
+        def place(slot: int, element: Value, warp: Value) -> Value:
             """Writes the address of an element of a sum of one warp, as the same lane has it."""
-            row = self.add(self.mul(number(first + gate), number(4)), element)
+            row = self.add(self.mul(number(slot), number(size)), element)
             row = self.add(self.mul(row, number(self.shape.warps)), warp)
             offset = self.mul(self.add(self.mul(row, number(LANES)), self.lane), number(4))
             return self.shared(self.add(offset, number(self.shape.states_bytes)))
 
-        for gate, total in enumerate(totals):
-            for e in range(4):
-                self.write(total[e], place(gate, number(e), self.warp), 4)
-        self.barrier()
-        own = self.mul(self.local_tile, number(self.schedule.parts))
-        warps = [self.add(own, number(part)) for part in range(self.schedule.parts)]
-        return [
-            self.total([[self.read(F32, place(gate, e, warp), 4) for e in self.places] for warp in warps])
-            for gate in range(len(totals))
-        ]
+        while len(found) < len(totals):
+            slot = (first + len(found)) % at_once
+            some = totals[len(found) : len(found) + at_once - slot]
+            if slot == 0 and first + len(found) > 0:  # until all warps have read what was there
+                self.barrier()
+            for gate, total in enumerate(some):
+                for e in range(size):
+                    self.write(total[e], place(slot + gate, number(e), self.warp), 4)
+            self.barrier()
+            found += [
+                self.total(
+                    [[self.read(F32, place(slot + gate, e, warp), 4) for e in self.places] for warp in warps]
+                )
+                for gate in range(len(some))
+            ]
+        return found
 
     def total(self, chains: list[Elements]) -> Elements:
         """Writes the sum of the chains of a product."""

@@ -29,8 +29,8 @@ READ = {"float32": 2, "tf32": 1, "bfloat16": 1}
 """Registers for each operand of weights, as values are read for several of them at a time."""
 MOST_READ = 48
 """The most registers for this."""
-DIRECT = 32
-"""Registers for values that are read from the second cache with their tags."""
+ABREAST = 5
+"""Registers for each further operand of values that an operand of weights is multiplied with."""
 AHEAD = 24
 """Registers by which steps that are written one after another need more than one."""
 
@@ -54,8 +54,21 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
     most = max((len({j for _, j in facts.terms}) for facts in shape.multiplied), default=0)
     others = OTHERS[schedule.numbers][not is_tight] + (SPLIT * max(0, most - 2) if is_tight else 0)
     read = min(MOST_READ, READ[schedule.numbers] * shape.operands)
-    read += DIRECT if shape.is_direct else 0
-    return others + read + ahead + 4 * schedule.chains * sums + shape.elements * values
+    read += read_directly(shape) + ABREAST * (shape.abreast - 1)
+    return others + read + ahead + 4 * shape.abreast * schedule.chains * sums + shape.elements * values
+
+
+def read_directly(shape: TensorShape) -> int:
+    """Returns the registers for values that are read from the second cache: those that are multiplied, and
+    those that are read meanwhile.
+    """
+    numbers = [
+        shape.read_at_once(each) * shape.fragment(left) // 4
+        for each in shape.step.sums.values()
+        for left in each.lefts
+        if left in shape.direct
+    ]
+    return 2 * shape.abreast * max(numbers, default=0)
 
 
 def operand_registers(shape: TensorShape, column: Literal["resident", "unsplit"]) -> int:
@@ -84,7 +97,7 @@ def fitted(step: TensorStep, schedule: TensorSchedule, device: DeviceFacts) -> T
     whole = TensorShape(step, replace(schedule, resident=resident))
     if whole.shared_bytes <= device.shared or schedule.parts == 1 or schedule.exchange == "cluster":
         return whole
-    single = TensorShape(step, replace(whole.schedule, places=1))
+    single = TensorShape(step, replace(whole.schedule, places=min(1, schedule.places)))
     is_tight = limit(single, device) <= TIGHT
     if single.shared_bytes <= device.shared or is_tight or not any(f.is_split for f in shape.multiplied):
         return single

@@ -1,10 +1,10 @@
 """A schedule of a loop on tensor cores, and the sizes of its kernel.
 
-A *group* of blocks runs 8 sequences. One warp, or several that divide the sums over k, own 16 units with all
-of their gates. A warp's part of the recurrent weights is loaded once, as operands of the tensor cores, and
-remains for all steps: in registers, or in shared memory. The threads of the 16 units hold 4 elements (units x
-sequences) of every value, or a part of these, so that elementwise work moves no data. Where 8 warps divide a
-sum, two of them compute each element, and one writes it.
+A *group* of blocks runs 8 sequences, or 16 or 32. One warp, or several that divide the sums over k, own 16
+units with all of their gates. A warp's part of the recurrent weights is loaded once, as operands of the
+tensor cores, and remains for all steps: in registers, or in shared memory. The threads of the 16 units hold 4
+elements (units x sequences) of every value for each 8 sequences, or a part of these, so that elementwise work
+moves no data. Where 8 warps divide a sum of 8 sequences, two of them compute each element, and one writes it.
 
 The *plain units* of a multiprocessor multiply as fast where a group has 1, 2 or 4 sequences (`plain.py`).
 Then two or four lanes of a warp divide the sums of a unit over k, and each holds the unit for one of the
@@ -24,13 +24,19 @@ from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 
 ROWS = 8
-"""The sequences of a group of blocks: the columns of a product of the tensor cores."""
+"""The columns of a product of the tensor cores: the sequences of a group of blocks, or some of them."""
 UNITS = 16
 """The units of a warp: the rows of a product of the tensor cores."""
 SUMMED = 8
 """The units whose sum a warp publishes, of values that are only summed over units."""
+READ_AT_ONCE = 4
+"""The operands of values, of 8 sequences each, that a warp reads from the second cache before it multiplies
+those that it read before.
+"""
 COUNTER_BYTES = 256
 """The bytes before the exchanged values of a group: its counter, in a line that no other group writes to."""
+WIDE_ROWS = 16, 32
+"""The sequences of a group that multiplies each operand of weights with several operands of values."""
 PLAIN_PARTS = 2, 4
 """The lanes that may divide the sums of a unit, where plain units multiply."""
 TensorExchange = Literal["block", "plain", "alone", "grid", "tagged", "cluster"]
@@ -68,8 +74,9 @@ class TensorSchedule:
         shared memory, as they are stored too.
     places: the places in shared memory of a left operand: 2, which steps use in turn; 1 if the warps that
         divide a sum have met before the next values are written; or 0 if warps read values from the second
-        cache as they multiply them ("tagged" only).
-    rows: the sequences of a group: the 8 columns of a product of the tensor cores; 1, 2 or 4 for plain units.
+        cache as they multiply them ("grid" only).
+    rows: the sequences of a group: the 8 columns of a product of the tensor cores, or 16 or 32, whose
+        products follow one another for each operand of weights; 1, 2 or 4 for plain units.
     without: a part that is left out, to see what it costs or that a check notices it: "barrier", "products".
     """
 
@@ -91,20 +98,22 @@ class TensorSchedule:
         """Raises `ValueError` for a schedule that does not exist."""
         is_plain = self.exchange == "plain"
         does_not_fit = self.parts not in PLAIN_PARTS or self.rows > self.parts or self.blocks != 1
-        if is_plain != (self.rows < ROWS) or (is_plain and does_not_fit):
+        several = WIDE_ROWS if self.exchange in ("grid", "tagged") else ()
+        if is_plain != (self.rows not in (ROWS, *several)) or (is_plain and does_not_fit):
             raise ValueError(
                 "a block of plain units has 2 or 4 parts and up to as many sequences, and all others have "
-                f"{ROWS} sequences, not {self.rows} and {self.parts} with the exchange {self.exchange!r}"
+                f"{ROWS} sequences, or 16 or 32 where values go through the second cache, not {self.rows} "
+                f"and {self.parts} with the exchange {self.exchange!r}"
             )
         if self.exchange not in ("alone", "plain") and (self.exchange == "block") != (self.blocks == 1):
             raise ValueError(
                 f"a group of {self.blocks} blocks cannot exchange values by {self.exchange!r}: one does "
                 'by "block", several by "grid", "tagged" or "cluster"'
             )
-        if self.places == 0 and (self.parts == 1 or self.exchange != "tagged"):
+        if self.places == 0 and (self.parts == 1 or self.exchange != "grid"):
             raise ValueError(
                 "left operands are read from the second cache only where several warps divide a sum and "
-                f'blocks exchange values by "tagged", not {self.parts} and {self.exchange!r}'
+                f'blocks exchange values by "grid", not {self.parts} and {self.exchange!r}'
             )
         if self.places == 1 and (self.parts == 1 or self.exchange == "cluster"):
             raise ValueError(
@@ -119,8 +128,9 @@ class TensorSchedule:
         name = f"{self.exchange}{count}-{self.numbers}-p{self.parts}-c{self.chains}-a{self.ahead}"
         fast = "" if self.functions == "exact" else f"-{self.functions}"
         packed = "-packed" if self.states == "bfloat16" else ""
+        wide = f"-r{self.rows}" if self.rows > ROWS else ""
         direct = "" if self.places else "-direct"
-        return name + fast + packed + direct + (f"-no-{self.without}" if self.without else "")
+        return name + fast + packed + wide + direct + (f"-no-{self.without}" if self.without else "")
 
     @property
     def text(self) -> str:
@@ -129,7 +139,7 @@ class TensorSchedule:
             return f"a block for {self.rows} sequence{'s' * (self.rows > 1)}, plain units, {self.numbers}"
         how = {"block": "", "alone": ""}.get(self.exchange, f" that exchange values by {self.exchange}")
         blocks = f"{self.blocks} blocks{how}" if self.blocks > 1 else "a block"
-        return f"{blocks} for {ROWS} sequences, tensor cores, {self.numbers}"
+        return f"{blocks} for {self.rows} sequences, tensor cores, {self.numbers}"
 
 
 @dataclass(frozen=True)
@@ -171,9 +181,14 @@ class TensorShape:
         return self.width * parts // LANES if self.is_plain else self.tiles * parts
 
     @property
+    def abreast(self) -> int:
+        """The operands of values, of 8 sequences each, that an operand of weights is multiplied with."""
+        return 1 if self.is_plain else self.schedule.rows // ROWS
+
+    @property
     def elements(self) -> int:
         """The elements of a value that a thread holds."""
-        return 1 if self.is_plain else max(1, 4 // self.schedule.parts)
+        return 1 if self.is_plain else max(1, 4 * self.abreast // self.schedule.parts)
 
     @property
     def threads(self) -> int:
@@ -230,7 +245,7 @@ class TensorShape:
         """The instructions of a warp in a step that multiply."""
         if self.is_plain:
             return 4 * self.operands * self.schedule.rows
-        return sum(
+        return self.abreast * sum(
             self.depth(each, left) * each.results * len(self.facts(each).terms)
             for each in self.step.sums.values()
             for left in each.lefts
@@ -251,37 +266,63 @@ class TensorShape:
         """Tells whether left operands are kept in bfloat16, two units in a word."""
         return self.schedule.states == "bfloat16"
 
-    @property
-    def is_direct(self) -> bool:
-        """Tells whether warps read left operands from the second cache as they multiply them."""
-        return self.schedule.places == 0
+    @computed_once
+    def direct(self) -> set[int]:
+        """The left operands that warps read from the second cache as they multiply them."""
+        return {*self.step.lefts} - self.summed if self.schedule.places == 0 else set[int]()
+
+    def read_at_once(self, each: UnitSum) -> int:
+        """Returns the operands along k whose values a warp reads from the second cache at a time, for a sum:
+        more where few products take the time of the next reads.
+        """
+        is_short = self.abreast > 1 and each.results == 1
+        return max(1, READ_AT_ONCE * (1 + is_short) // self.abreast)
 
     @property
-    def left_bytes(self) -> int:
-        """The bytes of a place of a left operand, of all sequences of a group."""
-        return self.width * self.schedule.rows * (2 if self.is_packed else 4)
+    def staged(self) -> list[int]:
+        """The left operands that are in shared memory."""
+        return [left for left in self.step.lefts if left not in self.direct]
+
+    @property
+    def shared_places(self) -> int:
+        """The places in shared memory of a left operand that is there."""
+        return max(1, self.schedule.places)
+
+    def fragment(self, left: int) -> int:
+        """Returns the units of a left operand that an operand of values has, where it is read directly: 8 or
+        16; 0 if the sums that read it differ in this.
+        """
+        depths = {self.facts(each).depth for each in self.step.sums.values() if left in each.lefts}
+        return depths.pop() if len(depths) == 1 else 0
 
     def published(self, left: int) -> int:
         """Returns the units of a left operand that warps publish: all, or sums of some, padding included."""
         return self.width // SUMMED if left in self.summed else self.width
 
     def published_bytes(self, left: int) -> int:
-        """Returns the bytes of a left operand that warps publish, of 8 sequences."""
-        return self.left_bytes // self.width * self.published(left)
+        """Returns the bytes of a place of a left operand, of all sequences of a group."""
+        return self.published(left) * self.schedule.rows * (2 if self.is_packed else 4)
 
     @property
     def states_bytes(self) -> int:
         """The bytes of shared memory for left operands, each in its places."""
-        return len(self.step.lefts) * self.schedule.places * self.left_bytes
+        return self.shared_places * sum(map(self.published_bytes, self.staged))
+
+    @property
+    def sums_at_once(self) -> int:
+        """The sums of a phase whose parts are in shared memory at the same time: all for 8 sequences, and as
+        many bytes for more.
+        """
+        sums = self.step.sums
+        most = max(sum(sums[n].results for n in phase if n in sums) for phase in self.step.phases)
+        return -(-most // self.abreast)
 
     @property
     def sums_bytes(self) -> int:
-        """The bytes of shared memory for the sums of the parts of products: of all sums of a phase."""
+        """The bytes of shared memory for the sums of the parts of products."""
         if self.schedule.parts == 1 or self.is_plain:
             return 0
-        sums = self.step.sums
-        most = max(sum(sums[n].results for n in phase if n in sums) for phase in self.step.phases)
-        return most * 4 * self.threads * 4
+        return self.sums_at_once * 4 * self.abreast * self.threads * 4
 
     @property
     def operand_bytes(self) -> int:
@@ -311,7 +352,7 @@ class TensorShape:
         left operand, and tags are as large.
         """
         tags = {"grid": 1, "tagged": 2}.get(self.schedule.exchange, 0)
-        return len(self.step.lefts) * 2 * self.left_bytes * tags
+        return 2 * tags * sum(map(self.published_bytes, self.step.lefts))
 
     @property
     def scratch(self) -> int:
@@ -323,15 +364,23 @@ class TensorShape:
         """The bytes of a group's memory that are zero at first: the counter, and tags with their values."""
         return self.scratch if self.schedule.exchange == "tagged" else min(COUNTER_BYTES, self.scratch)
 
+    @property
+    def direct_misfit(self) -> str | None:
+        """Tells why warps cannot read left operands from the second cache as they multiply them."""
+        if self.direct and self.is_packed:
+            return "its left operands are not numbers of float32"
+        if any((self.abreast * self.fragment(left) or 1) % 16 for left in self.direct):
+            return "a thread's numbers of its left operands are no whole reads of 16 bytes"
+        return None
+
     def misfit(self, facts: DeviceFacts) -> str | None:
         """Tells why a device cannot run the kernel; None if it can."""
         if self.step.lefts and self.schedule.exchange == "alone":
             return "its units are not alone"
         if self.is_packed and not self.is_rounded:
             return "its products do not all round to bfloat16"
-        held = self.step.held or self.step.summed or self.step.flag is not None
-        if self.is_direct and (self.is_packed or held):
-            return "its left operands are not all numbers of float32 of the step that multiplies them"
+        if (reason := self.direct_misfit) is not None:
+            return reason
         if self.is_plain and self.away:
             return "its weights do not fit registers"
         if self.is_plain and any(each.weights == "bfloat16" for each in self.step.sums.values()):
