@@ -81,6 +81,17 @@ def estimates() -> None:
 
 
 @app.command()
+def cycles() -> None:
+    """Print the cycles of a step of loops of one block, counted from their machine code, beside what was
+    measured of them, and the facts of plain units that follow: no GPU is needed.
+    """
+    from bench.gpu.cycles import report
+
+    for line in report():
+        typer.echo(line)
+
+
+@app.command()
 def matrices() -> None:
     """Print the estimates of steps whose memory is a matrix on an H100, beside what other kernels have to
     move: no GPU is needed.

@@ -7,7 +7,7 @@ linear fit. How many clusters run at once is measured alone.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from bench.gpu.schedules import sizes_of, step_of
 from stepnet.compiler.targets.cuda import (
     H100,
     ExchangeCost,
+    PlainCost,
     TensorFacts,
     TensorSchedule,
     TensorShape,
@@ -40,6 +41,8 @@ COSTS = {
 WORDS = {"p": "parts", "c": "chains", "a": "ahead"}
 FEWEST = 20
 """The fewest loops that facts are fitted to."""
+FEWEST_PLAIN = 4
+"""The fewest loops of plain units that their facts are fitted to; for fewer they are those of an H100."""
 BATCH = "16"
 """The sequences of the times that are fitted: as many as no GPU takes turns for."""
 
@@ -116,12 +119,15 @@ def facts_from(
         for exchange in COSTS
     }
     times = {name: found["", name] for name in TIMES} | rates
-    return TensorFacts(is_measured=True, exchanges=exchanges, clusters=clusters, crowd=crowd, **times)
+    return TensorFacts(
+        is_measured=True, exchanges=exchanges, clusters=clusters, crowd=crowd, plain=H100.plain, **times
+    )
 
 
 def fitted_facts(loops: list[Measured], clusters: dict[int, int]) -> TensorFacts:
     """Fits the facts to loops. Raises `InputError` for too few of them."""
-    timed = [(each.shape, each.time) for each in loops if each.time is not None]
+    every = [(each.shape, each.time) for each in loops if each.time is not None]
+    timed, plain = ([loop for loop in every if loop[0].is_plain == is_plain] for is_plain in (False, True))
     if len(timed) < FEWEST:
         raise InputError(
             f"{len(timed)} loops were timed, and facts are fitted to {FEWEST} or more: run `schedules`"
@@ -129,7 +135,22 @@ def fitted_facts(loops: list[Measured], clusters: dict[int, int]) -> TensorFacts
     rates: dict[str, float] = {name: getattr(H100, name) for name in UNFITTED}
     one_each = [facts_from(row, clusters, dict.fromkeys(rates, 0.0)) for row in np.eye(len(unknowns()))]
     rows = [[step_time(shape, each).total / time for each in one_each] for shape, time in timed]
-    return facts_from(positive_fit(np.array(rows), np.ones(len(rows))), clusters, rates)
+    facts = facts_from(positive_fit(np.array(rows), np.ones(len(rows))), clusters, rates)
+    return replace(facts, plain=fitted_plain(plain)) if len(plain) >= FEWEST_PLAIN else facts
+
+
+def fitted_plain(loops: Sequence[tuple[TensorShape, float]]) -> PlainCost:
+    """Returns the times of plain units that give those of loops, in microseconds, with the least squares of
+    relative errors.
+    """
+    none, *each = (replace(H100, shared=0.0, plain=PlainCost(*row)) for row in (np.zeros(2), *np.eye(2)))
+    meetings = [step_time(shape, none).total for shape, _ in loops]
+    rows = [
+        [(step_time(shape, one).total - ahead) / time for one in each]
+        for (shape, time), ahead in zip(loops, meetings, strict=True)
+    ]
+    left = [1 - ahead / time for (_, time), ahead in zip(loops, meetings, strict=True)]
+    return PlainCost(*map(float, positive_fit(np.array(rows), np.array(left))))
 
 
 def positive_fit(matrix: Array, right: Array) -> Array:
@@ -186,7 +207,14 @@ def written(facts: TensorFacts) -> str:
         numbers = ", ".join(f"{number:.3g}" for number in (cost.alone, cost.doubling, cost.pieces))
         lines.append(f'        "{exchange}": ExchangeCost({numbers}),')
     return "\n".join(
-        [*lines, "    },", f"    clusters={dict(facts.clusters)},", f"    crowd={facts.crowd},", ")"]
+        [
+            *lines,
+            "    },",
+            f"    clusters={dict(facts.clusters)},",
+            f"    crowd={facts.crowd},",
+            f"    plain={facts.plain},",
+            ")",
+        ]
     )
 
 

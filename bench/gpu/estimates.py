@@ -69,7 +69,8 @@ def loops() -> dict[str, dict[str, Any]]:
 @cache
 def kernel_of(cell: str, units: int) -> CudaKernel:
     """Returns the kernel of a cell, for the device that is assumed where there is none."""
-    return CudaKernel(recurrence(cell, units).plan, CudaMemory(EmulatedDevice()))
+    (plan,) = recurrence(cell, units).program.schedule_for("cuda-emulated").plans
+    return CudaKernel(plan, CudaMemory(EmulatedDevice()))
 
 
 def of_cudnn(cell: str, units: int, rows: int) -> float:

@@ -39,7 +39,8 @@ NUMBERS = ("float32", "tf32", "bfloat16")
 KINDS = {"short": "functions", "fast": "functions", "barrier": "without", "products": "without"}
 """The fields of a schedule that words other than numbers are for."""
 TIMED = {
-    "gru-128": "cluster8.parts4.ahead2.* tagged8.parts4.ahead2.* block1 cluster8 grid8.parts4.ahead2 tagged8",
+    "gru-128": "plain1.parts2.chains2.ahead2.short "
+    "cluster8.parts4.ahead2.* tagged8.parts4.ahead2.* block1 cluster8 grid8.parts4.ahead2 tagged8",
     "gru-256": "cluster16.parts4.ahead2.* tagged16.parts4.ahead2.* cluster8.parts2 grid16.parts4.ahead2",
     "lstm-128": "cluster8.parts4.ahead2 tagged8.parts4.ahead2 block1 cluster4.parts4.ahead2 tagged4.parts4",
     "gru-64": "plain1.parts2.chains2.ahead4.short plain1.ahead2 plain2.ahead2 plain4.ahead2 "

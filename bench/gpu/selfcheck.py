@@ -35,7 +35,12 @@ ENOUGH = 200
 """The launches that are timed."""
 SHOWN = 6
 """The most operations whose results differ that a line names."""
-APPROXIMATE = {"exp2": (np.exp2, 4.0), "reciprocal": (np.reciprocal, 2.0)}
+APPROXIMATE = {
+    "exp2": (np.exp2, 4.0),
+    "reciprocal": (np.reciprocal, 2.0),
+    "root": (np.sqrt, 2.0),
+    "quotient": (np.divide, 2.0),
+}
 """The approximate functions, with what is right, and the largest error in ulp by NVIDIA's documentation."""
 
 
@@ -77,14 +82,16 @@ def approximate(device: Device) -> str:
     """Measures the errors of approximate functions."""
     said = list[str]()
     for name, (right, most) in APPROXIMATE.items():
-        writer = KernelWriter(name, ["x", "y", "count"])
+        writer = KernelWriter(name, ["x", "by", "y", "count"])
         with writer.over_all(writer.word("count")) as i:
-            x = writer.read_element("float32", writer.pointer("x"), i)
-            writer.write_element("float32", writer.function_call(name, F32, [x]), writer.pointer("y"), i)
-        x = np.linspace(-20, 20, 100_000).astype("f4")
-        given, made = put(device, x), empty(device, x.shape, "float32")
-        launched(device, writer.finished(128), 8, given, made, x.size)
-        expected = right(x.astype("f8"))
+            read = [writer.read_element("float32", writer.pointer(array), i) for array in ("x", "by")]
+            found = writer.function_call(name, F32, read[: right.nin])
+            writer.write_element("float32", found, writer.pointer("y"), i)
+        x = np.linspace(0 if right is np.sqrt else -20, 20, 100_000).astype("f4")
+        by = np.geomspace(1e-3, 1e3, x.size).astype("f4")
+        given, made = [put(device, each) for each in (x, by)], empty(device, x.shape, "float32")
+        launched(device, writer.finished(128), 8, *given, made, x.size)
+        expected = right(*[each.astype("f8") for each in (x, by)][: right.nin])
         error = np.abs(get(made) - expected) / np.spacing(np.abs(expected).astype("f4"))
         said.append(f"{name} {error.max():.2f} ulp")
         assert error.max() <= most, said

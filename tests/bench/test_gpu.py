@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from bench.gpu import (
     arithmetic,
     calibrate,
+    cycles,
     estimates,
     exchanges,
     generation,
@@ -328,7 +329,8 @@ def test_facts_are_fitted_to_what_was_measured_on_an_h100():
     near = [factor < 1.4 for factor, _ in calibrate.errors(facts, loops)]
     assert sum(near) / len(near) > 0.95
     text = calibrate.written(facts)
-    names = {"TensorFacts": calibrate.TensorFacts, "ExchangeCost": calibrate.ExchangeCost}
+    names = {"PlainCost": calibrate.PlainCost}
+    names |= {"TensorFacts": calibrate.TensorFacts, "ExchangeCost": calibrate.ExchangeCost}
     again = eval(text, names)
     assert [step_time(each.shape, again).total for each in loops] == pytest.approx(
         [step_time(each.shape, facts).total for each in loops], rel=0.01
@@ -661,3 +663,44 @@ def test_a_runtime_that_multiplies_fewer_digits_has_their_tolerance():
     near = {name: array + 1e-3 for name, array in right.items()}
     assert "away from float64" in (oracle.wrong(near, right, case) or "")
     assert oracle.wrong(near, right, case, "float16") is None
+
+
+def test_cycles_follow_stalls_counters_and_barriers():
+    """By hand: of instructions that wait after themselves, for a result, and for other warps."""
+
+    def its(name: str, stall: int = 1, result: int = 7, waits: int = 0) -> cycles.Instruction:
+        return cycles.Instruction(0, name, None, False, stall, result, 7, waits)
+
+    def round_of(loop: list[cycles.Instruction], warps: int = 1) -> float:
+        return cycles.cycles(loop, warps, 4.0)
+
+    assert round_of([its("FFMA", 4), its("FADD", 4)]) == 8
+    assert round_of([its("SHFL", 2, result=0), its("FADD", 4, waits=1)]) == 24 + 4
+    assert round_of([its("FFMA", 5), its("BAR.SYNC", 5)], warps=4) == pytest.approx(5 + 12.6 + 8)
+    reads = [its("LDS.128", result=0), its("FADD", 5, waits=1), its("BAR.SYNC")]
+    assert round_of(reads, warps=4) == pytest.approx(3 * 4 + 33 + 5 + 12.6 + 8), "reads take turns"
+
+
+def test_the_loop_over_steps_is_found_in_code():
+    def at(address: int, target: int | None = None, is_conditional: bool = False) -> cycles.Instruction:
+        return cycles.Instruction(address, "BRA" if target else "FADD", target, is_conditional, 1, 7, 7, 0)
+
+    code = [
+        at(0),
+        at(16),
+        at(32, 64),
+        at(48),
+        at(64),
+        at(80, 112, True),
+        at(96),
+        at(112, 16, True),
+        at(128, 0),
+    ]
+    assert [each.address for each in cycles.innermost(code)] == [16, 32, 64, 80, 96, 112]
+
+
+def test_facts_of_plain_units_are_those_that_times_were_made_of():
+    facts = replace(H100, plain=calibrate.PlainCost(2e-3, 0.5e-3))
+    shapes = [shape for cell, shape in cycles.plain_loops() if cell.startswith(("gru", "minimal"))]
+    found = calibrate.fitted_plain([(shape, step_time(shape, facts).total) for shape in shapes])
+    assert (found.warp, found.scheduler) == pytest.approx((2e-3, 0.5e-3))

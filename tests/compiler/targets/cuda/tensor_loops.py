@@ -42,7 +42,13 @@ RAGGED = [3, 7, 0, 1, 5, 4, 2, 6, 7, 3]
 @cache
 def cell_plan(name: str, width: int, dtype: str = "float32") -> Plan:
     """The plan of a cell by its name, or of "rg_lru"."""
-    return recurrence(name, width, dtype).plan
+    return gpu_plan(recurrence(name, width, dtype))
+
+
+def gpu_plan(rnn: sn.RNN) -> Plan:
+    """The plan of a model of one recurrence, for a GPU."""
+    (plan,) = rnn.program.schedule_for("cuda-emulated").plans
+    return plan
 
 
 @cache
@@ -54,7 +60,7 @@ def backward_plan(name: str, width: int, dtype: str = "float32") -> Plan:
 def backward_of(rnn: sn.RNN) -> Plan:
     """The plan of the loop that runs back through a model of one recurrence."""
     net = rnn.net
-    parts = Halved.of(net, range(len(net.inputs))).second.schedule.parts
+    parts = Halved.of(net, range(len(net.inputs))).second.schedule_for("cuda-emulated").parts
     (plan,) = [part.plan for part in parts if part.plan]
     return plan
 
@@ -63,7 +69,7 @@ def step_plan(
     step: Callable[..., Any], width: Any, dtype: str = "float32", /, **shapes: tuple[int, ...]
 ) -> Plan:
     """The plan of a step of the user's, with parameters of these shapes and 6 features."""
-    return step_model(step, width, dtype, **shapes).plan
+    return gpu_plan(step_model(step, width, dtype, **shapes))
 
 
 def step_model(

@@ -93,6 +93,24 @@ def test_other_constants_are_computed_by_the_interpreter() -> None:
     assert constants({a: A})[product].tobytes() == found[product].tobytes()  # as of parameters of the host
 
 
+def test_sums_of_parameters_are_launched_ahead_of_what_reads_them() -> None:
+    builder = Builder()
+    a = builder.input(Type(CONST, (3, 4), "float32"), "a")
+    total = builder.add("sum", builder.add("sum", a, axes=(-1,)), axes=(-1,))
+    away = builder.add("subtract", a, builder.add("reshape", total, rank=0, shape=(1, 1)))
+    net, device = builder.net([away, total]), CountedDevice()
+    numbers = tuple(number for number in range(len(net.nodes)) if number != a)
+    constants = CudaConstants(CudaMemory(device), net, numbers, frozenset((away, total)))
+    found = constants({a: put(device, A)})
+    assert (device.reads, device.launches) == (0, 3)
+    assert_close(get(found[total]), A.astype("f8").sum(), 12)
+    assert_close(get(found[away]), A - A.astype("f8").sum(), 12)
+    wide = Builder()
+    long = wide.input(Type(CONST, (9000,), "float32"), "a")
+    whole = wide.net([wide.add("sum", long, axes=(-1,))])
+    assert not CudaConstants(CudaMemory(device), whole, (1,), frozenset((1,))).has_elements
+
+
 def test_a_sum_of_totals_is_computed_on_the_device() -> None:
     builder = Builder()
     inputs = [builder.input(Type(CONST, (3, 4), "float32"), name) for name in "ab"]

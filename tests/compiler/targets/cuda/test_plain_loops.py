@@ -1,6 +1,8 @@
 """Loops whose products plain units compute, of few sequences in a block, in emulation."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,29 +87,53 @@ def test_schedules_that_do_not_exist_are_refused(values: dict[str, object]):
         replace(PLAIN[2, 1], **values)
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_weights_in_shared_memory_give_the_same_bits(rows: int):
+    case, its = case_of(cell_plan("gru", 40), RAGGED), PLAIN[4, rows]
+    (expected, *_), _ = case.run(its)
+    away = replace(its, resident=5)
+    assert TensorShape(case.step, away).away == 3 * 3 - 5
+    np.testing.assert_array_equal(case.run(away, seed=rows)[0][0], expected)
+
+
 def test_what_does_not_fit_is_said():
-    shape = TensorShape(case_of(cell_plan("gru", 16)).step, replace(PLAIN[4, 1], resident=2))
-    assert shape.misfit(DEVICE) == "its weights do not fit registers"
+    step = case_of(cell_plan("lstm", 128)).step
+    shape, many = (TensorShape(step, replace(PLAIN[parts, 1], resident=0)) for parts in (2, 4))
+    assert shape.misfit(DEVICE) == "it needs 263168 bytes of shared memory, and a block has 232448"
+    assert many.misfit(DEVICE) == "its weights do not fit registers"
     assert all(not each.shape.is_plain for each in loops_of(cell_plan("gru", 256)))
+    with pytest.raises(ValueError, match="left operands need 2 places in shared memory, not 1"):
+        replace(PLAIN[2, 1], places=1)
 
 
-@pytest.mark.parametrize("operation", ["sigmoid", "tanh", "exp"])
-def test_short_functions_are_within_units_of_the_last_place(operation: str):
+SHORT = {
+    "sigmoid": (sn.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+    "tanh": (np.tanh, np.tanh),
+    "exp": (np.exp, np.exp),
+    "sqrt": (np.sqrt, np.sqrt),
+    "quotient": (lambda x: 3 / x, lambda x: 3 / x),
+    "part": (lambda x: x / 192, lambda x: x / 192),
+}
+"""Functions that plain units compute by instructions of the GPU, and what they are."""
+
+
+@pytest.mark.parametrize(("function", "right"), SHORT.values(), ids=SHORT)
+def test_short_functions_are_within_units_of_the_last_place(
+    function: Callable[[Any], Any], right: Callable[[Any], Any]
+):
     """Relative to the result, where that is no smaller than a normal number."""
     special = [np.inf, -np.inf, np.nan, 89.0, 95.0, 103.9, 200.0, -120.0, 0.0, -0.0, 1e-30]
     xs = np.concatenate([np.linspace(-87, 88, 700), np.linspace(-1, 1, 101), special]).astype("f4")
-    function = getattr(sn, operation) if hasattr(sn, operation) else getattr(np, operation)
     plan = step_plan(lambda x, h, p: (function(h), h + x[..., :1] * (h @ p["R"])), 2, R=(2, 2))
     case = case_of(plan, [1] * (len(xs) // 2))
     given = xs.reshape(-1, 2)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         its = replace(case, memories=[given], others=[np.zeros_like(each) for each in case.others])
         (found, *_), _ = its.run(PLAIN[2, 2])
-        x = given.astype("f8")
-        expected = {"sigmoid": 1 / (1 + np.exp(-x)), "tanh": np.tanh(x), "exp": np.exp(x)}[operation]
+        expected = right(given.astype("f8"))
         is_normal = (np.abs(expected) > 1e-37) & (np.abs(expected) < 3e38)
-        right = expected[is_normal]
-        assert (np.abs(found[is_normal] - right) / np.abs(right)).max() < 4 * 2**-23
+        exact = expected[is_normal]
+        assert (np.abs(found[is_normal] - exact) / np.abs(exact)).max() < 4 * 2**-23
         np.testing.assert_allclose(found[~is_normal], expected[~is_normal].astype("f4"), atol=1e-37)
 
 
@@ -121,6 +147,13 @@ def test_they_are_chosen_for_64_units(name: str):
         assert best.schedule.rows == 1
     assert not chosen(plan, 1024, DEVICE)[0].shape.is_plain
     assert not any(each.shape.is_plain for each in loops_of(plan, "tf32"))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_they_are_chosen_for_128_units_with_weights_in_shared_memory(name: str):
+    best = loops_of(cell_plan(name, 128))[0].shape
+    assert best.is_plain
+    assert (best.away > 0) == (name != "minimal_gated_unit")
 
 
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")

@@ -40,8 +40,9 @@ def every_function() -> DeviceCode:
     def call(name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
         return writer.function_call(name, result, arguments)
 
-    for name in ("tf32", "exp2", "reciprocal"):
+    for name in ("tf32", "exp2", "reciprocal", "root"):
         value = call(name, F32, value)
+    value = call("quotient", F32, value, value)
     value = call("fmodf", F32, call("pack", F32, value, value), value)
     value = call("shuffle_down_float32", F32, value, lanes)
     wide = call("fmod", ir.DoubleType(), *[writer.fpext(value, ir.DoubleType())] * 2)

@@ -62,7 +62,13 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.streams import Fork
     from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen, refuse
     from stepnet.compiler.targets.cuda.tensor.costs import batch_time, groups_at_once, step_time
-    from stepnet.compiler.targets.cuda.tensor.facts import H100, ExchangeCost, TensorFacts, facts_of
+    from stepnet.compiler.targets.cuda.tensor.facts import (
+        H100,
+        ExchangeCost,
+        PlainCost,
+        TensorFacts,
+        facts_of,
+    )
     from stepnet.compiler.targets.cuda.tensor.registers import fitted, registers
     from stepnet.compiler.targets.cuda.tensor.shape import TensorSchedule, TensorShape
     from stepnet.compiler.targets.cuda.tensor.step import TensorStep
@@ -105,6 +111,7 @@ __all__ = [
     "LoopForm",
     "LoopLoad",
     "PartPlace",
+    "PlainCost",
     "PlanRun",
     "ProductForm",
     "StreamCosts",
@@ -231,6 +238,7 @@ HOMES = {
     "refuse": "tensor.choice",
     "H100": "tensor.facts",
     "ExchangeCost": "tensor.facts",
+    "PlainCost": "tensor.facts",
     "TensorFacts": "tensor.facts",
     "batch_time": "tensor.costs",
     "facts_of": "tensor.facts",

@@ -14,6 +14,7 @@ from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.plan.load import CallSize, CostModel, FiberCosts
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
+from stepnet.compiler.plan.passes.centre import centre
 from stepnet.compiler.plan.passes.read_before import read_before
 from stepnet.compiler.plan.passes.together import together
 from stepnet.compiler.plan.plan import Plan
@@ -45,9 +46,10 @@ COSTS = CostModel(
     CPU.machine, FiberCosts(10**9, CPU.fibers.long, CPU.fibers.larger, 10**9), CPU.blocks, inner=False
 )
 """The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements."""
-PASSES = (*PIPELINE[:2], read_before, *PIPELINE[2:-1], together, *PIPELINE[-1:])
-"""The passes for GPUs: several steps of a matrix that is a memory are computed together, and a thread reads a
-column of a matrix once for several vectors of a row.
+PASSES = (*PIPELINE[:2], centre, read_before, *PIPELINE[2:-1], together, *PIPELINE[-1:])
+"""The passes for GPUs: a step adds up its units once less for each mean of a product, several steps of a
+matrix that is a memory are computed together, and a thread reads a column of a matrix once for several
+vectors of a row.
 """
 ONE_BY_ONE = (
     f"its steps run one by one: calls are recorded up to {MOST_WORK} pieces of work, and where steps are not "

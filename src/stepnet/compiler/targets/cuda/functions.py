@@ -21,7 +21,8 @@
     cut, pack_cut           a number cut off after 7 bits, as bfloat16 has; two so, in one register
     pack_half, unpack_half  two numbers rounded to float16, in one register; both numbers of such a register
     mma8, mma16             the product of the tensor cores, by all lanes of a warp, of tf32 and of bfloat16
-    exp2, reciprocal        2 ** x and 1 / x, by approximate instructions
+    exp2, reciprocal, root  2 ** x, 1 / x and the square root of x, by approximate instructions
+    quotient                a / b likewise
     write_to                writes 16 bytes to the shared memory of another block of the cluster
     arrive, wait            the two halves of a barrier of all blocks of a cluster
 
@@ -133,6 +134,10 @@ define float @exp2(float %x) alwaysinline {
   %1 = call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"(float %x) ret float %1 }
 define float @reciprocal(float %x) alwaysinline {
   %1 = call float asm "rcp.approx.ftz.f32 $0, $1;", "=f,f"(float %x) ret float %1 }
+define float @root(float %x) alwaysinline {
+  %1 = call float asm "sqrt.approx.f32 $0, $1;", "=f,f"(float %x) ret float %1 }
+define float @quotient(float %a, float %b) alwaysinline {
+  %1 = call float asm "div.full.f32 $0, $1, $2;", "=f,f,f"(float %a, float %b) ret float %1 }
 define float @pack(float %a, float %b) alwaysinline {
   %1 = call float asm "{.reg .b32 t; cvt.rn.bf16x2.f32 t, $2, $1; mov.b32 $0, t;}", "=f,f,f"(
     float %a, float %b) ret float %1 }

@@ -5,12 +5,19 @@ from typing import Any
 
 from llvmlite import ir
 
-from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.targets.cpu.writing.code import I1, integer
 from stepnet.compiler.targets.cuda.arrays.constants import THREADS
 from stepnet.compiler.targets.cuda.device import DeviceCode
-from stepnet.compiler.targets.cuda.entries.elements import ElementWriter, RowOfThread, Source
+from stepnet.compiler.targets.cuda.entries.elements import (
+    ElementWriter,
+    RowOfThread,
+    Source,
+    combined,
+    zero,
+)
 from stepnet.compiler.targets.cuda.entries.places import Place, PlaceWriter
+from stepnet.compiler.targets.cuda.entries.statements import reduced_count
 
 NO_ROW = RowOfThread(integer(0), integer(0), integer(0), ir.Constant(I1, 1), integer(0))
 """The entry of elements that belong to no sequence."""
@@ -22,6 +29,8 @@ class ConstantWriter(ElementWriter):
     def written(self, number: int, place: Place, row: RowOfThread, own: bool) -> ir.Value:
         """Writes an element of a node that is not known yet: of a concatenation, that of one of its parts."""
         node = self.net.nodes[number]
+        if node.operation == "sum" and number not in self.sources:
+            return self.total(node, place, row)
         if node.operation != "concatenate" or number in self.sources:
             return super().written(number, place, row, own)
         code = self.code
@@ -44,6 +53,16 @@ class ConstantWriter(ElementWriter):
             begin += shape[axis]
         assert value is not None
         return value
+
+    def total(self, node: Node, place: Place, row: RowOfThread) -> ir.Value:
+        """Writes a sum of elements, one after the other."""
+
+        def with_next(term: ir.Value, before: list[ir.Value]) -> list[ir.Value]:
+            """Writes the sum with one more element."""
+            return [combined(self.code, "sum", before[0], self.reduced_operand(node, place, term, row))]
+
+        (found,) = self.code.carry(0, reduced_count(self.net, node), [zero(node.type.dtype)], with_next)
+        return found
 
 
 def constants_code(net: Net, sources: tuple[int, ...], computed: tuple[int, ...]) -> DeviceCode:

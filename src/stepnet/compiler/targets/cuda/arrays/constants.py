@@ -3,15 +3,16 @@
     transpose, slice, reshape, ...      an element of the parameter that they show
     concatenate                         an element of one of its parts
     add, exp, cast, ...                 an expression of its operands' elements
+    sum                                 a sum of its operand's elements, in a launch ahead of what reads it
 
-One kernel computes all constants that something else reads. They are computed again whenever parameters are
-bound: only by reading the parameters could it be found out whether these have changed.
+Else one kernel computes all constants that something else reads. They are computed again whenever parameters
+are bound: only by reading the parameters could it be found out whether these have changed.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from stepnet.compiler.values.records import dataclass
 
 THREADS = 256
 """The threads of a block."""
+LONGEST = 8192
+"""The most terms of a sum that a thread adds up."""
 FEW = 2
 """The most blocks of each multiprocessor."""
 
@@ -46,8 +49,8 @@ class CudaConstants:
     def __call__(self, parameters: Mapping[int, Any]) -> dict[int, Any]:
         """Computes the constants from parameters, by node; returns both.
 
-        Where all parameters are arrays of the host, or a constant is computed in other ways than by moves and
-        elementwise operations, it is done by the interpreter, with the same bits on all targets.
+        Where all parameters are arrays of the host, or a constant is computed in other ways than by moves,
+        elementwise operations and sums, it is done by the interpreter, with the same bits on all targets.
         """
         if parameters and not any(isinstance(array, DeviceArray) for array in parameters.values()):
             return evaluated(self.net, parameters, self.numbers)
@@ -56,14 +59,14 @@ class CudaConstants:
             return {**evaluated(self.net, known, self.numbers), **parameters}
         found = {number: self.memory.put(array) for number, array in parameters.items()}
         found.update(self.literals)
-        if self.computed:
-            for number in self.computed:
+        for known, numbers, code in self.launches:
+            for number in numbers:
                 type_ = self.net.type_of(number)
                 found[number] = empty(self.memory.device, type_.shape, type_.dtype)
-            words = [found[number].address for number in (*self.sources, *self.computed)]
-            largest = max(self.net.type_of(number).size for number in self.computed)
+            words = [found[number].address for number in (*known, *numbers)]
+            largest = max(self.net.type_of(number).size for number in numbers)
             blocks = min(-(-largest // THREADS), FEW * self.memory.device.facts.multiprocessors)
-            self.memory.device.launch(self.code, blocks, words)
+            self.memory.device.launch(code, blocks, words)
         return found
 
     @computed_once
@@ -71,7 +74,15 @@ class CudaConstants:
         """Tells whether the elements of all constants are expressions of those of parameters."""
         nodes = [self.net.nodes[number] for number in self.reached - set(self.sources)]
         simple = ("constant", "concatenate")
-        return all(node.is_view or node.kind == "pointwise" or node.operation in simple for node in nodes)
+        return all(
+            node.is_view or node.kind == "pointwise" or node.operation in simple or self.is_short_sum(node)
+            for node in nodes
+        )
+
+    def is_short_sum(self, node: Node) -> bool:
+        """Tells whether a node is a sum of few enough terms for a thread to add up."""
+        terms = self.net.type_of(node.inputs[0]).size / max(1, node.type.size) if node.inputs else 0
+        return node.operation == "sum" and terms <= LONGEST
 
     @computed_once
     def reached(self) -> set[int]:
@@ -94,16 +105,34 @@ class CudaConstants:
         return tuple(number for number in self.net.inputs if number in self.reached)
 
     @computed_once
-    def computed(self) -> tuple[int, ...]:
-        """The constants that are computed, in order."""
-        nodes = self.net.nodes
-        return tuple(n for n in sorted(self.read) if nodes[n].operation not in ("constant", "input"))
+    def launches(self) -> list["ConstantLaunch"]:
+        """The launches that compute the constants: sums first, each behind those that it reads."""
+        nodes, depths = self.net.nodes, dict[int, int]()
+        for number in sorted(self.reached):
+            depth = max((depths.get(n, 0) for n in nodes[number].inputs), default=0)
+            depths[number] = depth + (nodes[number].operation == "sum")
+        found, known = list[ConstantLaunch](), self.sources
+        rounds = [
+            tuple(n for n in depths if nodes[n].operation == "sum" and depths[n] == depth)
+            for depth in range(1, max(depths.values(), default=0) + 1)
+        ]
+        rounds.append(
+            tuple(n for n in sorted(self.read) if nodes[n].operation not in ("constant", "input", "sum"))
+        )
+        for numbers in filter(None, rounds):
+            given = self.net, known, numbers
+            code: DeviceCode = written("arrays.constant_code.constants_code", CODE, given, *given)
+            found.append(ConstantLaunch(known, numbers, code))
+            known = (*known, *numbers)
+        return found
 
-    @computed_once
-    def code(self) -> DeviceCode:
-        """The kernel that computes constants. Its arguments are the arrays of parameters, then theirs."""
-        given = self.net, self.sources, self.computed
-        return written("arrays.constant_code.constants_code", CODE, given, *given)
+
+class ConstantLaunch(NamedTuple):
+    """A launch of a kernel, whose arguments are the arrays of constants that are known, and of others."""
+
+    known: tuple[int, ...]
+    numbers: tuple[int, ...]
+    code: DeviceCode
 
 
 def on_host(array: Any) -> np.ndarray:

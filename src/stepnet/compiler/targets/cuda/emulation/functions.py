@@ -45,6 +45,9 @@ define i64 @anew(i64 %x) alwaysinline { ret i64 %x }
 declare float @exp2f(float)
 define float @exp2(float %x) alwaysinline { %1 = call float @exp2f(float %x) ret float %1 }
 define float @reciprocal(float %x) alwaysinline { %1 = fdiv float 1.0, %x ret float %1 }
+define float @quotient(float %a, float %b) alwaysinline { %1 = fdiv float %a, %b ret float %1 }
+declare float @llvm.sqrt.f32(float)
+define float @root(float %x) alwaysinline { %1 = call float @llvm.sqrt.f32(float %x) ret float %1 }
 """)
 """The functions that are linked with each kernel, as they are shorter than their calls."""
 

@@ -4,7 +4,8 @@
             given what rounding its argument leaves
     fast    sigmoid and tanh within some units of the last place of 1
 
-The instructions are within 2 ** -22 of a power of 2, and within 2 ** -23 of a reciprocal.
+The instructions are within 2 ** -22 of a power of 2, within 2 ** -23 of a reciprocal and of a root, and
+within two units of the last place of a quotient of any two numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from stepnet.compiler.targets.cuda.functions import F32
 
 LARGE = 128.0
 """From here on, a power of 2 is 0 or infinite."""
+FEWEST = 2.0**-100
+"""A number above this and below its reciprocal is divided by with a product."""
 SMALL = 0.625
 """Below this |x|, tanh is a polynomial: the difference from 1 would lose its digits."""
 TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
@@ -70,10 +73,31 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
     return code.select(small, near, far)
 
 
-Function = Callable[[Code, ir.Value], ir.Value]
+def quotient(code: Code, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Writes a / b: a product, where b is a number whose reciprocal is one too."""
+    by = b.constant if isinstance(b, ir.Constant) else 0.0
+    if FEWEST < abs(by) < 1 / FEWEST:
+        return code.fmul(a, number(float(np.float32(1 / by))))
+    return code.function_call("quotient", F32, [a, b])
+
+
+def root(code: Code, x: ir.Value) -> ir.Value:
+    """Writes the square root of x."""
+    return code.function_call("root", F32, [x])
+
+
+Function = Callable[..., ir.Value]
 FUNCTIONS: Mapping[str, Mapping[str, Function]] = {
     "exact": {},
-    "short": {"sigmoid": short_sigmoid, "tanh": tanh, "exp": exponential},
+    "short": {
+        "sigmoid": short_sigmoid,
+        "tanh": tanh,
+        "exp": exponential,
+        "divide": quotient,
+        "sqrt": root,
+    },
     "fast": {"sigmoid": sigmoid, "tanh": tanh},
 }
-"""The functions of float32 that are written here, by the functions of a schedule and the operation."""
+"""The functions of float32 that are written here, by the functions of a schedule and the operation. They take
+the code, and a register for each operand.
+"""

@@ -8,8 +8,8 @@
     reads        of values of the step, where nothing else takes as long
 
 Values that are read from the second cache as they are multiplied are read ahead of the products before them,
-so that the longer of both counts, and the first of these reads besides. The facts of devices are in
-`facts.py`.
+so that the longer of both counts, and the first of these reads besides. By plain units a step waits besides
+for shared memory and for shuffles, which are in its exchanges. The facts of devices are in `facts.py`.
 """
 
 from dataclasses import fields
@@ -29,6 +29,9 @@ EXACT, APPROXIMATE = 25.0, 9.0
 """The instructions of an elementary function, exact or by approximate instructions."""
 FUNCTIONS = {"exact": EXACT, "short": 14.0, "fast": APPROXIMATE}
 """The instructions of one by the functions of a schedule, as fitted; those of "short" are counted."""
+DIVIDED = "divide", "sqrt"
+DIVISIONS = {"exact": 11.0, "short": 3.0, "fast": 11.0}
+"""The instructions of a quotient or a root by the functions of a schedule, as counted in machine code."""
 MOVED = 6
 """The instructions that read or write an element in main memory."""
 WIDE = 4
@@ -37,10 +40,11 @@ PLAIN_READ, PLAIN_SHUFFLE = 2.0, 3.0
 """The instructions of plain units for a read of four numbers, and to hand on a sum, with its addition."""
 CYCLE = 1 / 1980
 """The microseconds of a cycle, of the H100 that was measured."""
-PLAIN_READS, PLAIN_SHUFFLES = 37.0, 16.0
-"""The instructions of a chain that take as long as a write and a read of shared memory, 33 cycles each, and
-as the shuffles with which two lanes hand on a sum, 28 cycles each with its addition. Known latencies: nothing
-of it was measured in a loop.
+COUNTED = 1.11
+"""The time of loops of one block that were measured, by the cycles that are counted of them."""
+PLAIN_READS, PLAIN_SHUFFLES = 66.0, 28.0
+"""The cycles of a write and a read of shared memory, 33 each, and of a shuffle that hands on a sum, with its
+addition. Known latencies: nothing of it was measured in a loop.
 """
 MEETING, MEETING_WARP = 12.6, 2.0
 """The cycles of a barrier of a block, and more for each warp, as measured of barriers alone, 21 for 4 warps
@@ -90,18 +94,18 @@ class StepTime(TimeByParts):
 def step_time(shape: TensorShape, facts: TensorFacts) -> StepTime:
     """Estimates the time of a step of a loop on tensor cores, whose blocks have a multiprocessor each."""
     step, schedule = shape.step, shape.schedule
-    elementary = FUNCTIONS[schedule.functions]
-    instruction = facts.warp + facts.scheduler * shape.warps / SCHEDULERS
-    values = shape.elements * (elementwise(step, elementary) + MOVED * moved(step))
+    cost = facts.plain if shape.is_plain else facts
+    instruction = cost.warp + cost.scheduler * shape.warps / SCHEDULERS
+    values = shape.elements * (elementwise(step, schedule.functions) + MOVED * moved(step))
     return StepTime(
-        facts.loop,
+        0.0 if shape.is_plain else facts.loop,
         max(
             instruction * multiplying(shape),
             tensor_time(shape, facts),
             read_bytes(shape) * facts.shared,
             direct_bytes(shape)[1] * facts.direct,
         ),
-        instruction * values + facts.wait * (waits(step, elementary) + plain_waits(shape)),
+        instruction * values + (0.0 if shape.is_plain else facts.wait * waits(step, schedule.functions)),
         exchange_time(shape, facts),
         0.0 if step.lefts else facts.read / schedule.ahead,
     )
@@ -155,7 +159,7 @@ def direct_bytes(shape: TensorShape) -> tuple[float, float]:
 
 def plain_instructions(shape: TensorShape) -> float:
     """Returns the instructions of a warp for the products of a step by plain units."""
-    count, rows, parts = 0.0, shape.schedule.rows, shape.schedule.parts
+    count, rows, parts = PLAIN_READ * shape.away, shape.schedule.rows, shape.schedule.parts
     for each in shape.step.sums.values():
         reads = rows * sum(shape.depth(each, left) for left in each.lefts)
         handed = 3 if rows == 4 else parts // 2
@@ -165,19 +169,20 @@ def plain_instructions(shape: TensorShape) -> float:
 
 
 def plain_waits(shape: TensorShape) -> float:
-    """Returns what the products of a step by plain units wait for, in instructions of a chain."""
-    if not shape.is_plain:
-        return 0.0
-    return (PLAIN_READS + PLAIN_SHUFFLES * (shape.schedule.parts // 2)) * len(shape.step.phases)
+    """Returns the cycles that a step by plain units waits for its exchanges, and for shuffles of sums."""
+    meetings = shape.step.exchanges * (MEETING + MEETING_WARP * shape.warps)
+    parts = PLAIN_READS + PLAIN_SHUFFLES * (shape.schedule.parts // 2)
+    return meetings + parts * len(shape.step.phases)
 
 
 def read_bytes(shape: TensorShape) -> int:
     """Returns the bytes of weights and left operands that a block reads from shared memory at each step."""
     staged = {*shape.staged}
     depth = sum(shape.depth(each, n) for each in shape.step.sums.values() for n in each.lefts if n in staged)
+    weights = shape.away * shape.operand_bytes
     if shape.is_plain:  # a read of 16 bytes by each of four lanes takes a turn
-        return depth * shape.schedule.rows * shape.warps * 128
-    return shape.away * shape.operand_bytes + shape.abreast * depth * shape.threads * 8
+        return weights + depth * shape.schedule.rows * shape.warps * 128
+    return weights + shape.abreast * depth * shape.threads * 8
 
 
 def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
@@ -186,7 +191,7 @@ def exchange_time(shape: TensorShape, facts: TensorFacts) -> float:
     cost = facts.exchanges.get(shape.schedule.exchange)
     if shape.is_plain:
         slower = facts.barrier / H100.barrier
-        return count * slower * CYCLE * (MEETING + MEETING_WARP * shape.warps)
+        return slower * COUNTED * CYCLE * plain_waits(shape)
     if cost is None:
         return count * facts.barrier
     pieces = sum(map(shape.published_bytes, shape.staged)) / 16
@@ -200,17 +205,27 @@ def instructions(operation: str, elementary: float) -> float:
     return elementary if operation in ELEMENTARY else 1.0
 
 
-def elementwise(step: TensorStep, elementary: float) -> float:
+def node_instructions(step: TensorStep, number: int, functions: str) -> float:
+    """Returns the elementwise instructions of a node of a step, by the functions of a schedule."""
+    node = step.body.nodes[number]
+    if node.kind != "pointwise":
+        return 0.0
+    if node.operation not in DIVIDED or not node.type.is_float:
+        return instructions(node.operation, FUNCTIONS[functions])
+    by_number = step.body.nodes[step.root(node.inputs[-1])].operation == "constant"
+    return 1.0 if by_number and functions == "short" else DIVISIONS[functions]
+
+
+def elementwise(step: TensorStep, functions: str) -> float:
     """Returns the elementwise instructions of a step for each element of its units."""
-    nodes = (node for node in step.body.nodes if node.kind == "pointwise")
-    return sum(instructions(node.operation, elementary) for node in nodes)
+    return sum(node_instructions(step, number, functions) for number in range(len(step.body.nodes)))
 
 
-def waits(step: TensorStep, elementary: float) -> float:
+def waits(step: TensorStep, functions: str) -> float:
     """Returns the longest chain of elementwise instructions of a step, in which each waits for another."""
     longest = dict[int, float]()
     for number, node in enumerate(step.body.nodes):
-        own = instructions(node.operation, elementary) if node.kind == "pointwise" else 0.0
+        own = node_instructions(step, number, functions)
         longest[number] = own + max((longest[n] for n in node.inputs), default=0.0)
     return max(longest[n] for n in step.following)
 
@@ -273,6 +288,6 @@ def block_time(step: TensorStep, rows: int, device: DeviceFacts) -> float:
     reading = 4 * weights / min(BLOCK_READS, CACHE_READS / at_once)
     computing = weights * BLOCK_ROWS / PRODUCTS
     warps = step.width * BLOCK_ROWS / 32
-    others = H100.scheduler * warps * (elementwise(step, EXACT) + MOVED * moved(step))
-    each = 2 * H100.barrier * len(step.phases) + H100.wait * waits(step, EXACT) + others
+    others = H100.scheduler * warps * (elementwise(step, "exact") + MOVED * moved(step))
+    each = 2 * H100.barrier * len(step.phases) + H100.wait * waits(step, "exact") + others
     return ceil(blocks / at_once) * (H100.read + each + max(reading, computing))

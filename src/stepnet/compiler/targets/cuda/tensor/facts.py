@@ -1,10 +1,12 @@
 """The times of devices, by which loops on tensor cores are chosen.
 
-Those of the H100 were fitted to the kernels of docs/design/gpu.md; those of others are estimates.
+Those of the H100 were fitted to the kernels of docs/design/gpu.md that were measured; those of plain units to
+cycles that were counted in machine code, times 1.11, which is what measured loops took by such counts
+(`python -m bench.gpu cycles`). Those of other devices are estimates.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.values.records import dataclass
@@ -26,6 +28,18 @@ class ExchangeCost:
 
 
 @dataclass(frozen=True)
+class PlainCost:
+    """Microseconds of a step by plain units.
+
+    warp: of an instruction of a warp that waits for its own. scheduler: of one for its scheduler, which has
+        others.
+    """
+
+    warp: float
+    scheduler: float
+
+
+@dataclass(frozen=True)
 class TensorFacts:
     """The times of a device, in microseconds.
 
@@ -38,6 +52,7 @@ class TensorFacts:
     product: of a product of the tensor cores. link: of one that waits for the one before.
     exchanges: by the kind of exchange. clusters: how many run at once, by their blocks.
     crowd: the further time of a step for each further block on a multiprocessor, as a fraction.
+    plain: the times of loops whose products plain units compute.
     """
 
     is_measured: bool
@@ -54,11 +69,14 @@ class TensorFacts:
     exchanges: Mapping[str, ExchangeCost]
     clusters: Mapping[int, int]
     crowd: float
+    plain: PlainCost
 
     def slower(self, factor: float) -> "TensorFacts":
         """Returns the facts of a device that takes `factor` times as long for all, as an estimate."""
         times = "loop", "warp", "scheduler", "wait", "barrier", "read", *UNFITTED
-        return replace(self, is_measured=False, **{name: factor * getattr(self, name) for name in times})
+        plain = PlainCost(*(factor * time for time in astuple(self.plain)))
+        changed = {name: factor * getattr(self, name) for name in times}
+        return replace(self, is_measured=False, plain=plain, **changed)
 
 
 H100 = TensorFacts(
@@ -80,6 +98,7 @@ H100 = TensorFacts(
     },
     clusters={2: 66, 4: 30, 8: 15, 16: 7},
     crowd=0.3,
+    plain=PlainCost(warp=0.95e-3, scheduler=0.31e-3),
 )
 H200 = replace(H100, is_measured=False)
 A100 = H100.slower(1.98 / 1.41)

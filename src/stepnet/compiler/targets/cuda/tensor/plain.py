@@ -1,4 +1,4 @@
-"""Writes the products of a loop by plain units: of few sequences, with all weights in registers.
+"""Writes the products of a loop by plain units: of few sequences, with weights in registers.
 
 Two or four neighbouring lanes of a warp have the same unit, and divide the sums over k. Of four:
 
@@ -7,11 +7,12 @@ Two or four neighbouring lanes of a warp have the same unit, and divide the sums
     then            (lane 0 + lane 1) + (lane 2 + lane 3), by shuffles: each lane has the sum of a sequence
 
 A lane adds up two or four sums beside each other, so that none waits for the one before. So a step needs no
-barrier but that of its exchange. The order of a sum is the same for 1, 2 and 4 sequences.
-Sums are those of float32 by multiply-adds, which is more exact than what tensor cores have.
+barrier but that of its exchange. The order of a sum is the same for 1, 2 and 4 sequences. Weights that
+registers do not hold are in shared memory, 16 bytes of each lane beside its neighbour's. Sums are those of
+float32 by multiply-adds, which is more exact than what tensor cores have.
 """
 
-from itertools import chain, product
+from itertools import product
 
 from llvmlite import ir
 
@@ -34,14 +35,16 @@ class PlainProductWriter(TensorProductWriter):
         if not self.shape.is_plain:
             super().load_matrices()
             return
-        self.kept = dict[tuple[int, int, int], Elements]()
+        self.kept = dict[tuple[int, int, int, int], Value | Elements]()
         (unit,) = self.units
         for number, each in self.step.sums.items():
             for gate, rights in enumerate(each.rights):
                 for place, rows in enumerate(rights):
-                    chunks = map(self.own_ks, range(self.shape.depth(each, each.lefts[place])))
-                    weights = [self.weight(rows, k, unit) for k in chain.from_iterable(chunks)]
-                    self.kept[number, gate, place] = weights
+                    for chunk in range(self.shape.depth(each, each.lefts[place])):
+                        weights = elements(self.weight(rows, k, unit) for k in self.own_ks(chunk))
+                        away = self.shape.places[number, gate, place] + chunk - self.schedule.resident
+                        kept = weights if away < 0 else self.put_away(weights, away)
+                        self.kept[number, gate, place, chunk] = kept
 
     def own_ks(self, chunk: int) -> list[Value]:
         """Writes the units of a left operand that the lane multiplies at a time."""
@@ -59,17 +62,25 @@ class PlainProductWriter(TensorProductWriter):
             for chunk in range(depth):
                 begin = self.own_ks(chunk)[0]
                 read = [self.four(left, parity_of[left], begin, row) for row in rows]
+                weights = [self.weights(each, gate, place, chunk) for gate in range(len(each.rights))]
                 for k, gate in product(FOURS, range(each.results)):
                     sums = totals[gate][k % len(totals[gate])]
-                    weight = self.kept[each.node, gate, place][4 * chunk + k] if each.rights else None
                     for row in rows:
                         x, total = read[row][k], sums[row]
-                        sums[row] = self.fadd(total, x) if weight is None else self.fused(weight, x, total)
+                        sums[row] = self.fused(weights[gate][k], x, total) if weights else self.fadd(total, x)
         return [[total] for total in self.across([self.total(its) for its in totals])]
+
+    def weights(self, each: UnitSum, gate: int, place: int, chunk: int) -> Elements:
+        """Writes the loads of four weights, unless they are in registers."""
+        kept = self.kept[each.node, gate, place, chunk]
+        return self.four_of(self.read(FOUR, kept, 16)) if isinstance(kept, ir.Value) else kept
 
     def four(self, left: int, parity: Value, unit: Value, row: int) -> Elements:
         """Writes the read of four units of a left operand that follow one another, of a sequence."""
-        four = self.read(FOUR, self.state(left, parity, unit, self.number(row)), 16)
+        return self.four_of(self.read(FOUR, self.state(left, parity, unit, self.number(row)), 16))
+
+    def four_of(self, four: Value) -> Elements:
+        """Writes the numbers of 16 bytes."""
         return [self.extract_element(four, ir.Constant(I32, k)) for k in FOURS]
 
     def across(self, gates: list[Elements]) -> Elements:

@@ -79,9 +79,13 @@ class TensorProductWriter(ExchangeWriter):
         away = further - self.schedule.unsplit
         if further < 0 or (away < 0 and not FACTS[numbers].is_split):
             return [weights_of(self, weight, numbers) for weight in weights]
-        if away < 0:
-            return weights
-        four: Value = ir.Constant(FOUR, ir.Undefined)
+        return weights if away < 0 else self.put_away(weights, away)
+
+    def put_away(self, weights: Elements, away: int) -> Value:
+        """Writes the store of the thread's registers of an operand to shared memory; returns the address.
+        away: the operands there before it.
+        """
+        number, four = self.number, ir.Constant(FOUR, ir.Undefined)
         for r in range(4):
             four = self.insert_element(four, weights[r], ir.Constant(I32, r))
         first = self.shape.states_bytes + self.shape.sums_bytes

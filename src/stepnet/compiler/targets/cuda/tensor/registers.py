@@ -23,6 +23,8 @@ PLAIN_OTHERS = {1: (54, 88), 2: (72, 110), 4: (92, 124)}
 """The same where plain units multiply, by the sequences of a block, with what is read of these ahead: where a
 block has more than 8 warps, and elsewhere.
 """
+PLAIN_AWAY = 32
+"""Registers for weights that plain units read from shared memory, where not all stay in registers."""
 SPLIT = 12
 """Registers within a tight limit for each number beyond two that one of float32 is made of."""
 READ = {"float32": 2, "tf32": 1, "bfloat16": 1}
@@ -82,7 +84,9 @@ def operand_registers(shape: TensorShape, column: Literal["resident", "unsplit"]
 
 def room(shape: TensorShape, device: DeviceFacts) -> int:
     """Estimates the registers of a thread that there are for operands of weights."""
-    return max(0, limit(shape, device) - without_operands(shape, device))
+    free = limit(shape, device) - without_operands(shape, device)
+    is_short = shape.is_plain and operand_registers(shape, "resident") * shape.operands > free
+    return max(0, free - PLAIN_AWAY * is_short)
 
 
 def fitted(step: TensorStep, schedule: TensorSchedule, device: DeviceFacts) -> TensorShape:
@@ -95,7 +99,11 @@ def fitted(step: TensorStep, schedule: TensorSchedule, device: DeviceFacts) -> T
     shape = TensorShape(step, schedule)
     resident = min(shape.operands, room(shape, device) // operand_registers(shape, "resident"))
     whole = TensorShape(step, replace(schedule, resident=resident))
-    if whole.shared_bytes <= device.shared or schedule.parts == 1 or schedule.exchange == "cluster":
+    if (
+        whole.shared_bytes <= device.shared
+        or schedule.parts == 1
+        or schedule.exchange in ("cluster", "plain")
+    ):
         return whole
     single = TensorShape(step, replace(whole.schedule, places=min(1, schedule.places)))
     is_tight = limit(single, device) <= TIGHT
@@ -117,4 +125,5 @@ def registers(shape: TensorShape, device: DeviceFacts) -> int:
     kept = min(shape.operands, shape.schedule.resident)
     needed = without_operands(shape, device) + operand_registers(shape, "resident") * kept
     needed += operand_registers(shape, "unsplit") * shape.schedule.unsplit
+    needed += PLAIN_AWAY * (shape.is_plain and shape.away > 0)
     return min(limit(shape, device), -(-needed // 8) * 8)

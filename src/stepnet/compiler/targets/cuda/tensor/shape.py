@@ -39,6 +39,8 @@ WIDE_ROWS = 16, 32
 """The sequences of a group that multiplies each operand of weights with several operands of values."""
 PLAIN_PARTS = 2, 4
 """The lanes that may divide the sums of a unit, where plain units multiply."""
+WHOLE = 256
+"""The most threads of a block of which each may have all registers that a thread can have."""
 TensorExchange = Literal["block", "plain", "alone", "grid", "tagged", "cluster"]
 LAUNCHED: dict[TensorExchange, Exchange] = {
     "block": "none",
@@ -115,7 +117,7 @@ class TensorSchedule:
                 "left operands are read from the second cache only where several warps divide a sum and "
                 f'blocks exchange values by "grid", not {self.parts} and {self.exchange!r}'
             )
-        if self.places == 1 and (self.parts == 1 or self.exchange == "cluster"):
+        if self.places == 1 and (self.parts == 1 or self.exchange in ("cluster", "plain")):
             raise ValueError(
                 f"left operands need 2 places in shared memory, not 1, where {self.parts} warps divide a sum "
                 f"and blocks exchange values by {self.exchange!r}: they are written while others are read"
@@ -381,7 +383,7 @@ class TensorShape:
             return "its products do not all round to bfloat16"
         if (reason := self.direct_misfit) is not None:
             return reason
-        if self.is_plain and self.away:
+        if self.is_plain and self.away and self.threads > WHOLE:
             return "its weights do not fit registers"
         if self.is_plain and any(each.weights == "bfloat16" for each in self.step.sums.values()):
             return "its products round to bfloat16"

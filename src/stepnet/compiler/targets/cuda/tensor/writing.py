@@ -279,11 +279,14 @@ class TensorLoopWriter(PlainProductWriter):
             return values[roots[0]]
         dtypes = [self.step.dtype(n) for n in roots]
         function = FUNCTIONS[self.schedule.functions].get(node.operation)
-        if function is not None and dtypes[0] == "float32":
-            return [function(self, x) for x in values[roots[0]]]
-        return [
-            pointwise(self, node, [values[n][e] for n in roots], dtypes) for e in range(self.shape.elements)
-        ]
+        found: Elements = []
+        for e in range(self.shape.elements):
+            operands = [values[n][e] for n in roots]
+            if function is not None and {*dtypes} == {"float32"}:
+                found.append(function(self, *operands))
+            else:
+                found.append(pointwise(self, node, operands, dtypes))
+        return found
 
     def count_step(self, its: TensorPlaces, t: Value, live: Elements) -> None:
         """Writes the number of steps of the sequences that take a step, by the thread of their first unit."""
