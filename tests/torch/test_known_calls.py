@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
 import stepnet.torch as st  # noqa: E402
 
 KNOWN, MOST_KINDS = "_known_calls", 16
@@ -89,6 +91,52 @@ def test_what_a_known_call_depends_on_makes_another_kind() -> None:
     weights = {name: 2 * value.detach() for name, value in ours.named_parameters()}
     doubled, theirs = torch.func.functional_call(ours, weights, (x,))[0], pair("GRU")[1]
     torch.testing.assert_close(doubled, torch.func.functional_call(theirs, weights, (x,))[0])
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_calls_on_the_memory_of_tensors_have_the_bits_of_the_first(kind: str) -> None:
+    """From the third call on; of data, a parameter and cotangents with gaps, and on several addresses."""
+    ours, theirs = pair(kind)
+    with torch.no_grad():
+        for layer in (ours, theirs):
+            layer.weight_hh_l0.data = layer.weight_hh_l0.data.t().contiguous().t()
+    numbers, kept = torch.randn(4, 3, 5, dtype=torch.float64), list[Any]()
+    found = list[list[Any]]()
+    for layer in (*[ours] * 6, theirs):
+        layer.zero_grad()
+        x = numbers.clone().transpose(0, 1).requires_grad_()
+        outputs, states = layer(x)
+        states = states if kind == "LSTM" else (states,)
+        (outputs.mT.square().mT.sum() + sum(state.mT.sin().sum() for state in states)).backward()
+        gradients = [x.grad, *[parameter.grad for parameter in layer.parameters()]]
+        kept.append(gradients)  # memory of its own for the gradients of each call
+        found.append([each.clone() for each in (outputs, *states, *gradients)])
+    assert all(map(torch.equal, found[0], found[5]))
+    assert all(map(torch.equal, found[2][-len(kept[2]) :], kept[2]))
+    torch.testing.assert_close(found[5], found[6], atol=1e-12, rtol=1e-10)
+
+
+def test_known_calls_where_another_device_is_the_default() -> None:
+    ours, theirs = pair("LSTM")
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    with torch.device("meta"):
+        for _ in range(4):
+            results = [layer(x)[0] for layer in (ours, theirs)]
+            torch.testing.assert_close(*results, atol=1e-12, rtol=1e-10)
+            results[0].sum().backward()
+
+
+def test_the_first_call_saves_what_later_ones_save() -> None:
+    """Activation checkpointing runs the forward pass again, and compares the tensors that it saves."""
+    ours, theirs = pair("GRU")
+    for _ in range(4):
+        x = torch.randn(3, 4, 5, dtype=torch.float64)
+        for layer in (ours, theirs):
+            layer.zero_grad()
+            checkpoint(layer, x, use_reentrant=False)[0].square().sum().backward()
+        torch.testing.assert_close(
+            [p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()], atol=1e-12, rtol=1e-10
+        )
 
 
 def test_kinds_are_bounded_and_not_copied() -> None:

@@ -14,11 +14,12 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, Kernel, PreparedCall, Results
+from stepnet.compiler.targets import Bound, Call, Kernel, PreparedCall, Results, Spec
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import put_latest
 from stepnet.errors import IndexOutsideError
@@ -180,7 +181,18 @@ def prepared_for(bound: Bound, parameters: Sequence[Array], call: Call, changes:
     return replace(prepared, bytes=prepared.bytes + sum(array.nbytes for array in parameters))
 
 
-class Runs(Executables[tuple[Bound, PreparedCall]]):
+class ReboundCall:
+    """A prepared call, and the kernel whose parameters are replaced before each run of it.
+
+    run_at: runs it on memory at addresses, for results at some positions; None if it does not run so.
+    """
+
+    def __init__(self, bound: Bound, prepared: PreparedCall) -> None:
+        """Takes the kernel (compiled net) with parameters, and the call that was prepared of it."""
+        self.bound, self.prepared, self.run_at = bound, prepared, cache(prepared.at)
+
+
+class Runs(Executables[ReboundCall]):
     """Runs a kernel whose parameters may change at every call, as in training.
 
     A call packs its parameters into the memory of a prepared call, and sets the addresses of its arrays.
@@ -202,14 +214,37 @@ class Runs(Executables[tuple[Bound, PreparedCall]]):
             return self.once(parameters, call)
         if (taken := self.take(form)) is None:
             return self.prepare(form, parameters, call) if self.is_due(form) else self.once(parameters, call)
-        kernel, idle = taken
-        bound, prepared = kernel
+        own, idle = taken
         try:
-            if bound.rebind(parameters):
-                return prepared.run(call.given, None)
+            if own.bound.rebind(parameters):
+                return own.prepared.run(call.given, None)
         finally:
-            idle.append(kernel)
+            idle.append(own)
         return self.once(parameters, call)
+
+    def run_at(
+        self,
+        form: Form,
+        parameters: list[int],
+        specs: Sequence[Spec],
+        given: Sequence[int],
+        places: tuple[int, ...],
+        results: Sequence[int],
+    ) -> list[Array] | None:
+        """Runs a prepared call of the kernel on memory at addresses; returns the other results in arrays, or
+        None, having written nothing, if no call of this form (key) is free, or none runs so.
+
+        parameters, specs: the addresses of the parameters, and their shapes and dtypes.
+        given: the addresses of the arrays that the call gives. results: those of its results at `places`.
+        """
+        if (taken := self.take(form)) is None:
+            return None
+        own, idle = taken
+        try:
+            run_at = own.run_at(places)
+            return run_at(given, results) if run_at and own.bound.rebind_at(parameters, specs) else None
+        finally:
+            idle.append(own)
 
     def once(self, parameters: Sequence[Array], call: Call) -> Results:
         """Runs a call of the kernel (compiled net) without preparing later ones; nothing of it is cached.
@@ -231,7 +266,7 @@ class Runs(Executables[tuple[Bound, PreparedCall]]):
         if prepared is None:
             return bound(call)
         results = prepared.run(call.given, None)
-        self.keep(form, (bound, prepared), prepared.bytes)
+        self.keep(form, ReboundCall(bound, prepared), prepared.bytes)
         return results
 
 

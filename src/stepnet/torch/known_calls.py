@@ -9,20 +9,22 @@ whether it needs a gradient. In small steps of training the checks take longer t
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.model.gradients.addressed import AddressedNet
 from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
-from stepnet.model.gradients.pieces import checked_saved
+from stepnet.model.gradients.pieces import checked_checkpoint, checked_saved
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import PLAIN, array_of, arrays_of, as_tensors, carried
+from stepnet.torch.arrays import PLAIN, array_of, arrays_of, as_tensors, carried, tensor_of
 from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.function import is_batched, run_several
 from stepnet.torch.mapped import MappedNet
 from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import is_transformed, untraced, wanted_of
+from stepnet.torch.recording import is_transformed, is_watched, untraced, wanted_of
 from stepnet.torch.running import as_inputs
 from stepnet.torch.sequences import HOST, PLACES, tensors_named
 
@@ -37,6 +39,11 @@ SETTINGS = operator.attrgetter(
 )
 FACTS = operator.attrgetter("dtype", "shape", "requires_grad", "device", "layout")
 Kind = tuple[Any, ...]
+SMALL = 3 * 2**19
+"""The most bytes of the outputs or of a gradient that PyTorch allocates. Memory of larger ones is reused."""
+ROOM: Any = partial(torch.empty_like, memory_format=torch.contiguous_format)
+"""Allocates a tensor like another one. PyTorch takes half as long as for a shape and a dtype."""
+IS_WRAPPED: Any = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class KnownCall(NamedTuple):
@@ -47,6 +54,7 @@ class KnownCall(NamedTuple):
     lead: the axes of the sequences and of their steps, in the order of the data.
     memories, kinds: the numbers of memories of the net, and of states of the module (h, and c of an LSTM).
     types: the shape and dtype of the outputs and of each last memory, as the net has them.
+    small: both passes on the memory of tensors; None for a call that is not small.
     """
 
     net: DifferentiableNet
@@ -56,6 +64,7 @@ class KnownCall(NamedTuple):
     memories: int
     kinds: int
     types: list[tuple[tuple[int, ...], str]]
+    small: "SmallCall | None"
 
     @classmethod
     def of(cls, module: Any, layers: DifferentiableLayers, data: Any, weights: list[Any]) -> "KnownCall":
@@ -67,13 +76,14 @@ class KnownCall(NamedTuple):
             data.shape[:2],
         )
         wanted = wanted_of([data, *[None] * memories, *weights])
-        passes = ON_HOST.passes(net, wanted, module.checkpoint, module.engine)
+        passes = ON_HOST.passes(net, wanted, checked_checkpoint(module.checkpoint), module.engine)
         counts = lead.numel(), *[positions.rows] * memories
         types = [
             ((count, *type_.shape), type_.dtype) for count, type_ in zip(counts, net.results, strict=True)
         ]
         kinds = 2 if module.mode == "LSTM" else 1
-        return cls(net, passes, positions, tuple(lead), memories, kinds, types)
+        small = SmallCall.of(passes, positions, tuple(lead), memories, kinds)
+        return cls(net, passes, positions, tuple(lead), memories, kinds, types, small)
 
     def arrays(self, tensors: Sequence[Any]) -> list[Any]:
         """Views the data and the weights as the inputs of the net, None for memories of zeros."""
@@ -92,6 +102,92 @@ class KnownCall(NamedTuple):
         return every
 
 
+class SmallCall(NamedTuple):
+    """Both passes of a small call on the memory of tensors, which PyTorch allocates.
+
+    first, second: the passes, as functions of addresses.
+    outputs, gradients: tensors like the outputs of the module, and like the results of the backward pass.
+    states: tensors like its states of each kind: zeros, the cotangents of states that get none.
+    offsets: for each last memory of the net, the kind of its state, and where it begins in that, in bytes.
+    """
+
+    first: AddressedNet
+    second: AddressedNet
+    outputs: Any
+    gradients: list[Any]
+    states: list[Any]
+    offsets: list[tuple[int, int]]
+
+    @classmethod
+    def of(
+        cls, passes: Passes, positions: Positions, lead: tuple[int, int], memories: int, kinds: int
+    ) -> "SmallCall | None":
+        """Finds out what a call with these fields of `KnownCall` allocates; None if it is not small, or its
+        backward pass reads last memories, which are parts of states.
+        """
+        missing = [0 < place <= memories for place in range(len(passes.net.inputs))]
+        if (both := passes.addressed(missing, positions)) is None or not all(each.is_flat for each in both):
+            return None
+        first, second = both
+        made, gradients = ([like(*spec) for spec in each.made] for each in both)
+        own = [made[0], *gradients]
+        if any(each.numel() * each.itemsize > SMALL for each in own):
+            return None
+        if any(0 < place <= memories for place in passes.saved):
+            return None
+        of_kinds, (shape, dtype) = made[1 : 1 + kinds], first.made[0]
+        states = [ROOM(each.expand(memories // kinds, *each.shape)).zero_() for each in of_kinds]
+        offsets = [(place % kinds, place // kinds * made[1 + place].nbytes) for place in range(memories)]
+        return cls(first, second, like((*lead, *shape[1:]), dtype), gradients, states, offsets)
+
+    def forward(self, call: KnownCall, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
+        """Runs the forward pass; returns the module's results, and the saved tensors. None if no call is
+        prepared, and free.
+        """
+        outputs, states = ROOM(self.outputs), [*map(ROOM, self.states)]
+        dense = [tensor.contiguous() for tensor in tensors]
+        data, *weights = [tensor.data_ptr() for tensor in dense]
+        inputs = [data, *[0] * call.memories, *weights]
+        if (saved := self.first(inputs, [outputs.data_ptr(), *self.of_memories(states)])) is None:
+            return None
+        every = [outputs, *[None] * call.memories, *map(tensor_of, saved)]
+        return [outputs, *states], [every[place] for place in call.passes.saved]
+
+    def of_memories(self, states: Sequence[Any]) -> list[int]:
+        """Lists the addresses of the last memories of the net in the states of the module."""
+        begins = [state.data_ptr() for state in states]
+        return [begins[kind] + offset for kind, offset in self.offsets]
+
+    def backward(
+        self, call: KnownCall, tensors: Sequence[Any], given: Sequence[Any], saved: Sequence[Any]
+    ) -> list[Any] | None:
+        """Runs the backward pass; returns the gradients. None if no call is prepared and free, or if a tensor
+        has no memory of its own. given: the cotangents of the module's results, of which None is zeros.
+        """
+        outputs, *states = given
+        first = ROOM(self.outputs).zero_() if outputs is None else outputs.contiguous()
+        last = [
+            zeros if state is None else state.contiguous()
+            for state, zeros in zip(states, self.states, strict=True)
+        ]
+        dense, kept = [each.contiguous() for each in tensors], [each.contiguous() for each in saved]
+        every = (first, *last, *dense, *kept)
+        if not (set(map(type, every)) <= PLAIN and all(each.is_cpu for each in every)):
+            return None
+        data, *weights = [each.data_ptr() for each in dense]
+        cotangents = [first.data_ptr(), *self.of_memories(last)]
+        inputs = [*weights, *cotangents, *[each.data_ptr() for each in kept]]
+        made = [*map(ROOM, self.gradients)]
+        results = [each.data_ptr() for each in made]
+        done = all(inputs) and self.second([data, *[0] * call.memories, *inputs], results) is not None
+        return made if done else None
+
+
+def like(shape: tuple[int, ...], dtype: str) -> Any:
+    """Returns a tensor of zeros of a shape and dtype on the CPU, which takes no memory of its own."""
+    return torch.zeros((), dtype=getattr(torch, dtype), device=HOST).expand(shape)
+
+
 class KnownFunction(torch.autograd.Function):
     """Autograd function of a module's call of a known kind, of its data and weights. Its results are those of
     the module, without views between them and the net.
@@ -100,11 +196,15 @@ class KnownFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: KnownCall, *tensors: Any) -> tuple[Any, ...]:
         """Runs the forward pass; returns the outputs, laid out as the data, and the states."""
+        ctx.call, ctx.count = call, len(tensors)
+        ctx.set_materialize_grads(False)
+        if call.small is not None and (found := call.small.forward(call, tensors)) is not None:
+            results, saved = found
+            ctx.save_for_backward(*tensors, *saved)
+            return (*results,)
         arrays = call.arrays(tensors)
         first, *others = call.passes.forward(arrays, call.positions)
         made = as_tensors([first.reshape(*call.lead, *first.shape[1:]), *others], arrays)
-        ctx.call, ctx.count = call, len(tensors)
-        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *[made[place] for place in call.passes.saved])
         last = made[1 : 1 + call.memories]
         return made[0], *[torch.stack(last[kind :: call.kinds]) for kind in range(call.kinds)]
@@ -113,6 +213,10 @@ class KnownFunction(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         """Runs the backward pass, hidden from torch.compile, which would trace it."""
         return untraced(gradients)(ctx, cotangents)
+
+
+APPLY: Any = super(torch.autograd.Function, KnownFunction).apply  # type: ignore[misc]
+"""`KnownFunction.apply` without its search for transforms of torch.func: their calls are of no kind."""
 
 
 def gradients(ctx: Any, given: Sequence[Any]) -> tuple[Any, ...]:
@@ -124,26 +228,20 @@ def gradients(ctx: Any, given: Sequence[Any]) -> tuple[Any, ...]:
     call: KnownCall = ctx.call
     every = ctx.saved_tensors  # read once, as activation checkpointing needs it
     tensors, saved = every[: ctx.count], every[ctx.count :]
-    known, wanted = call.cotangents(given), call.passes.wanted
-    if (
-        torch.is_grad_enabled()
-        or is_transformed()
-        or any(map(is_batched, [each for each in known if each is not None]))
-    ):
-        made = tracked_gradients(call, tensors, known)
-    else:
-        zeros = (
-            np.zeros(*type_) if each is None else None for each, type_ in zip(known, call.types, strict=True)
-        )
-        of_results = [
-            array_of(each) if none is None else none for each, none in zip(known, zeros, strict=True)
+    tracks = torch.is_grad_enabled() or is_transformed()
+    if tracks or any(is_batched(each) for each in given if each is not None):
+        made = tracked_gradients(call, tensors, call.cotangents(given))
+    elif call.small is None or (made := call.small.backward(call, tensors, given, saved)) is None:
+        cotangents = [
+            np.zeros(*type_) if each is None else array_of(each)
+            for each, type_ in zip(call.cotangents(given), call.types, strict=True)
         ]
         arrays, kept = call.arrays(tensors), [*map(array_of, saved)]
-        results = call.passes.backward(arrays, of_results, kept, call.positions)
-        made = as_tensors(results, [*arrays, *of_results, *kept])
-    by_place = dict(zip(wanted, made, strict=True))
+        results = call.passes.backward(arrays, cotangents, kept, call.positions)
+        made = as_tensors(results, [*arrays, *cotangents, *kept])
+    by_place = dict(zip(call.passes.wanted, made, strict=True))
     if 0 in by_place:
-        by_place[0] = by_place[0].reshape(tensors[0].shape)
+        by_place[0] = by_place[0].view(tensors[0].shape)
     return None, by_place.get(0), *map(by_place.get, range(1 + call.memories, ctx.count + call.memories))
 
 
@@ -169,19 +267,16 @@ def weights_and_kind(module: Any, data: Any) -> tuple[list[Any], Kind] | None:
     None for calls that are not of a kind: under a tool of PyTorch that sees operations, on tensors that are
     no plain ones, and on a GPU.
     """
-    if (
-        type(data) not in PLAIN
-        or data.is_nested
-        or is_transformed()
-        or torch._C._len_torch_dispatch_stack()
-        or (module.training and module.dropout)
-        or type(module.engine) is not str
-        or torch.is_autocast_enabled(HOST)
-    ):
+    if type(module.engine) is not str or (module.training and module.dropout) or is_watched():
         return None
     weights = tensors_named(module, module._flat_weights_names)
     tensors = [data, *weights]
-    if not (set(map(type, tensors)) <= PLAIN and all(map(operator.is_, weights, module._flat_weights))):
+    if (
+        not set(map(type, tensors)) <= PLAIN
+        or not all(map(operator.is_, weights, module._flat_weights))
+        or IS_WRAPPED(data)
+        or data.is_nested
+    ):
         return None
     if place_on(data.device, module.engine) is not ON_HOST:
         return None
@@ -190,7 +285,7 @@ def weights_and_kind(module: Any, data: Any) -> tuple[list[Any], Kind] | None:
 
 def run_known(module: Any, data: Any) -> tuple[Any, tuple[list[Any], Kind] | None]:
     """Runs a call of a module with gradients, if one of its kind came before; returns its outputs and last
-    states, as torch.nn does, or else None, and the weights and the kind for `note_call`.
+    states, as torch.nn does, or else None, and the weights and the kind for `noted`.
     """
     if (found := weights_and_kind(module, data)) is None:
         return None, None
@@ -198,19 +293,23 @@ def run_known(module: Any, data: Any) -> tuple[Any, tuple[list[Any], Kind] | Non
     calls: dict[Kind, KnownCall] | None = module.__dict__.get(KNOWN)
     if calls is None or (call := calls.get(kind)) is None:
         return None, found
-    outputs, *states = KnownFunction.apply(call, data, *weights)
+    outputs, *states = APPLY(call, data, *weights)
     return (outputs, tuple(states) if call.kinds == 2 else states[0]), found
 
 
-def note_call(module: Any, layers: DifferentiableLayers, data: Any, weights: list[Any], kind: Kind) -> None:
-    """Notes what calls of a kind run, after the first one has passed all checks.
+def noted(
+    module: Any, layers: DifferentiableLayers, data: Any, weights: list[Any], kind: Kind
+) -> list[Any] | None:
+    """Notes what calls of a kind run, and runs the first one, which has passed all checks: it saves the same
+    tensors as later ones, as activation checkpointing needs. Returns the outputs and last states.
 
-    Calls without gradients, of half precision and of no steps are none of these.
+    None for calls without gradients, of half precision and of no steps, which are none of these.
     """
     wanted = any(tensor.requires_grad for tensor in (data, *weights))
     if not wanted or layers.net.program.rounded is not None or data.dim() != 3 or not data.numel():
-        return
+        return None
     calls = module.__dict__.setdefault(KNOWN, {})
     if len(calls) >= MOST_KINDS:
         calls.clear()
-    calls[kind] = KnownCall.of(module, layers, data, weights)
+    call = calls[kind] = KnownCall.of(module, layers, data, weights)
+    return [*APPLY(call, data, *weights)]

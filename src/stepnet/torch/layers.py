@@ -15,7 +15,7 @@ from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cudnn import reason_for_cudnn
 from stepnet.torch.keys import runnable_of_sizes
-from stepnet.torch.known_calls import KNOWN, note_call, run_known
+from stepnet.torch.known_calls import KNOWN, noted, run_known
 from stepnet.torch.operator import in_graph, reason_in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
@@ -86,23 +86,19 @@ class LayerForward:
         Sequences on devices that the engine does not take, and tools that record torch.nn's layers, run
         torch.nn's own forward.
         """
+        kind = None
+        if hx is None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            results, kind = untraced(run_known)(self, input)
+            if results is not None:
+                return results
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if not runs_on(data_of(input).device, self.engine) or needs_torch_nn():
             return theirs(input, hx)
         graph = makes_graph()
-        kind = None
-        if not graph and hx is None and torch.is_grad_enabled():
-            results, kind = untraced(run_known)(self, input)
-            if results is not None:
-                return results
         run = run_module if graph else untraced(run_module)
         device: Any = data_of(input).device
         if device.type == HOST:
-            results = run(self, theirs, input, hx, graph)
-            if kind is not None:
-                layers = runnable_of_sizes(sizes_of(self, self.weight_hh_l0.dtype))
-                note_call(self, layers, input, *kind)
-            return results
+            return run(self, theirs, input, hx, graph, kind)
         dtype = dtype_of_run(self.mode, device, self.weight_hh_l0.dtype, data_of(input).dtype)
         reason = reason_for_cudnn(self, dtype, isinstance(input, PackedSequence) or input.is_nested)
         if graph and not reason and dtype in DTYPES:
@@ -129,7 +125,9 @@ class LayerForward:
         return state
 
 
-def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, graph: bool) -> Any:
+def run_module(
+    module: Any, theirs: Callable[..., Any], value: Any, hx: Any, graph: bool, kind: Any = None
+) -> Any:
     """Runs a recurrent module in machine code; takes and returns what its forward in torch.nn does.
 
     theirs: the forward of torch.nn, which raises its own errors for a wrong number of axes or of states, and
@@ -137,6 +135,7 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
     value: the sequences: a tensor, a `PackedSequence` or a jagged nested tensor. hx: the initial states, or
         None.
     graph: whether PyTorch makes a graph.
+    kind: the weights and the kind of a call that later ones like it need not check; None for others.
     """
     weights = weights_of(module, graph)
     if module.mode == "LSTM" and hx is not None and not is_pair(hx):
@@ -160,6 +159,10 @@ def run_module(module: Any, theirs: Callable[..., Any], value: Any, hx: Any, gra
     data, *states = as_cast(dtype, sequences.data, *states)
     weights = list(as_cast(dtype, *weights))
     check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
+    if kind is not None and data is value and not alone:
+        layers = runnable_of_sizes(sizes_of(module, weights[0].dtype))
+        if (made := noted(module, layers, value, *kind)) is not None:
+            return made[0], in_form(module, made[1:])
     if sequences.order is not None:
         states = [state.index_select(1, sequences.order) for state in states]
     if not states and graph:

@@ -21,6 +21,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 TRACES = ContextVar("TRACES", default=False)
 """True while stepnet itself traces a step or a module."""
 
+PRE_DISPATCH: Any = torch._C.DispatchKey.PreDispatch
+"""Set while make_fx and torch.export record operations ahead of autograd."""
 APART = dict[Callable[..., Any], Callable[..., Any]]()
 """The wrapper of each function that torch.compile must not trace."""
 
@@ -179,6 +181,20 @@ def is_differentiated(tensors: Sequence[Any]) -> bool:
 def is_transformed() -> bool:
     """Tells whether a torch.func transform or forward mode is active, so that PyTorch tracks all values."""
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_mode._current_level >= 0
+
+
+def is_watched() -> bool:
+    """Tells whether a tool of PyTorch sees operations or changes them now: one that makes a graph, but for
+    torch.compile, torch.jit.trace, a mode, autocast, a transform; or whether stepnet itself traces.
+    """
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._dispatch_tls_is_dispatch_key_included(PRE_DISPATCH)
+        or torch._C._is_tracing()
+        or torch.is_autocast_enabled("cpu")
+        or is_transformed()
+        or TRACES.get()
+    )
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:

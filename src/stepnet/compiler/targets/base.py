@@ -150,6 +150,8 @@ class PreparedCall:
         if they are fixed, as are then the shapes of the arrays.
     suits: tells whether a call with sequences at these positions, as many as in this one, would be prepared
         in the same way if lengths are arguments: with as many threads and as much scratch memory.
+    at: makes the function that runs it on memory at addresses, given the positions of the results that have
+        such; None if it does not run so.
     """
 
     run: "Callable[[OptionalArrays, Places | None], Results]"
@@ -157,6 +159,15 @@ class PreparedCall:
     shortest: int = 0
     longest: int = 0
     suits: "Callable[[Positions], bool]" = lambda _: False
+    at: "Callable[[Sequence[int]], RunAt | None]" = lambda _: None
+
+
+Spec = tuple[tuple[int, ...], str]
+"""The shape of an array, and its dtype."""
+RunAt = Callable[[Sequence[int], Sequence[int]], list[Array] | None]
+"""A function that runs a prepared call on memory at addresses: of the given arrays, 0 for zeros, and of some
+results. Returns the other results, in order, in new arrays.
+"""
 
 
 class KernelLinks(NamedTuple):
@@ -287,6 +298,12 @@ class Bound(Protocol):
         """Replaces the kernel's parameters, also in prepared calls; returns False if that is not possible."""
         ...
 
+    def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
+        """Replaces the kernel's parameters by those at addresses, as `rebind` does; returns False if that is
+        not possible, or if no parameters were replaced before. specs: their shapes and dtypes.
+        """
+        ...
+
     def release(self) -> None:
         """Frees the kernel's memory. Neither the kernel nor its prepared calls may be called afterwards."""
         ...
@@ -324,6 +341,10 @@ class CalledKernel:
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Returns False: the parameters (weights) cannot be replaced, and the kernel must be bound anew."""
+        return False
+
+    def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
+        """Returns False: the parameters (weights) cannot be replaced by those at some addresses."""
         return False
 
     def release(self) -> None:

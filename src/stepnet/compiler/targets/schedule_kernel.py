@@ -6,7 +6,9 @@ part 2 across       value 8        -> 9          machine code, or NumPy
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_char
 from dataclasses import replace
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +30,7 @@ from stepnet.compiler.targets.base import (
     Kernel,
     PreparedCall,
     Results,
+    Spec,
     TableLayout,
 )
 from stepnet.compiler.targets.packed import (
@@ -414,6 +417,14 @@ class BoundParts(CalledKernel):
         part cannot do this; the caller must then bind the kernel anew.
         """
         return self.rebind_to(dict(zip(self.kernel.parameters, parameters, strict=True)))
+
+    def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
+        """Replaces the parameters by those at addresses, as `rebind` does. specs: their shapes and dtypes."""
+        sizes = (prod(shape) * np.dtype(dtype).itemsize for shape, dtype in specs)
+        buffers: list[Any] = [
+            (c_char * size).from_address(address) for address, size in zip(addresses, sizes, strict=True)
+        ]
+        return self.rebind([np.ndarray(*spec, own) for spec, own in zip(specs, buffers, strict=True)])
 
     def rebind_to(self, parameters: Arrays) -> bool:
         """Replaces the parameters of all parts, given by node of the net, in place, for later calls; returns

@@ -40,6 +40,7 @@ from stepnet.compiler.values.structure import leaves
 from stepnet.errors import RefusedError
 from stepnet.model.control import UncheckedCall
 from stepnet.model.forms import FormedCall
+from stepnet.model.gradients.addressed import AddressedNet
 from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.gradients.runs import GradientRun, Halved, gradient_net, tangents_of_net
 from stepnet.model.gradients.strategy import gradient_run
@@ -227,6 +228,24 @@ class Passes:
         """
         with located_integers(self.net.net, arrays, positions):
             return self.run.forward(arrays, Call(positions), self.engine)
+
+    def addressed(
+        self, missing: Sequence[bool], positions: Positions
+    ) -> tuple[AddressedNet, AddressedNet] | None:
+        """Returns both passes as functions of addresses: the forward pass of those of the inputs and of the
+        net's results, which returns what is saved further; the backward pass of those of the inputs, the
+        cotangents and the saved values, and of the gradients. None if a pass is not one net.
+
+        missing: for each input, whether it is a memory of zeros. positions: where the steps lie.
+        """
+        if not isinstance(self.run, Halved):
+            return None
+        first, second = self.run.first, self.run.second
+        of_second = [*missing, *[False] * (len(second.net.inputs) - len(missing))]
+        return (
+            AddressedNet(first, self.engine, positions, missing, self.run.separate, self.run.own),
+            AddressedNet(second, self.engine, positions, of_second, None, len(self.wanted)),
+        )
 
     def backward(
         self, arrays: Arrays, cotangents: Sequence[Array], saved: Sequence[Array], positions: Positions

@@ -86,10 +86,7 @@ class Elements:
         order, to `memory`, also again for new parameters. It takes a list whose only item is the array of the
         constant.
         """
-        type_, indices = self.constant.type, self.indices
-        count = type_.size if indices is None else len(indices)
-        numbers = memory[: count * type_.itemsize].view(type_.dtype)
-        in_order = indices is None or np.array_equal(indices, np.arange(type_.size))
+        numbers, indices = self.numbers(memory), self.indices
 
         def put_all(values: Sequence[Array]) -> None:
             """Copies all elements of the constant (the only array in `values`) to `numbers`, in order."""
@@ -99,7 +96,20 @@ class Elements:
             """Copies the elements at `indices` of the only array in `values` to `numbers`."""
             numbers[...] = values[0].reshape(-1)[indices]
 
-        return put_all if in_order else put_some
+        return put_all if self.is_in_order else put_some
+
+    def numbers(self, memory: Array) -> Array:
+        """Returns the beginning of `memory`, where the chosen elements lie in a kernel's constants, as an
+        array of them.
+        """
+        type_ = self.constant.type
+        count = type_.size if self.indices is None else len(self.indices)
+        return memory[: count * type_.itemsize].view(type_.dtype)
+
+    @property
+    def is_in_order(self) -> bool:
+        """Tells whether all elements of the constant are chosen, in their order."""
+        return self.indices is None or np.array_equal(self.indices, np.arange(self.constant.type.size))
 
 
 @dataclass(frozen=True, eq=False)

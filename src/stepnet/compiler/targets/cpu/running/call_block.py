@@ -13,8 +13,10 @@ and waits for them.
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cache
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +61,7 @@ DONE, PAUSED, INDEX_OUTSIDE, NO_ARRAY = range(4)
 """The results of the function: the call is done; it is to be called again; an index is outside its table; an
 object is no array, and nothing was run.
 """
-NEXT, LIST = HEAD.index("next"), HEAD.index("list")
+NEXT, LIST, TYPE = HEAD.index("next"), HEAD.index("list"), HEAD.index("array_type")
 
 
 class Turn(NamedTuple):
@@ -128,8 +130,34 @@ class CallBlock:
 
         Raises `IndexOutsideError` if an index is outside its table.
         """
+        return self.start(id(arrays))
+
+    def at(self, order: Sequence[int]) -> Callable[..., bool]:
+        """Returns a function that runs the call on memory at addresses, its arguments, as `run` does on
+        arrays. order: for each array of the list, the index of its address among the arguments.
+
+        In place of array objects machine code reads records of a type, which is 0, and an address.
+        """
+        records, words = np.zeros((len(order), 2), np.int64), np.array(self.words)
+        items = pointer(records) + records[0].nbytes * np.array(order, np.int64)
+        first = np.array([pointer(items)])
+        words[TYPE : TYPE + 3] = 0, records.itemsize, 0
+        block = copy(self)
+        block.address, block.words = pointer(words), view(words)
+        pack, memory, begin = Struct("8xq" * len(order)).pack_into, view(records).cast("B"), pointer(first)
+        block.tables = [*self.tables, items, first]
+
+        def run(*addresses: int) -> bool:
+            """Writes the addresses to the records, and runs the call on these."""
+            pack(memory, 0, *addresses)
+            return block.start(begin)
+
+        return run
+
+    def start(self, objects: int) -> bool:
+        """Runs the call on the arrays of the list of objects at an address, as `run` does."""
         words = self.words
-        words[NEXT], words[LIST] = FRESH, id(arrays)
+        words[NEXT], words[LIST] = FRESH, objects
         self.reach.begun = time.perf_counter()
         result = self.function.call(self.address)
         return result == DONE or self.go_on(result)
@@ -171,16 +199,16 @@ class ThreadedBlock(CallBlock):
         self.groups = [turn.group for turn in turns if turn.group is not None]
         self.workers = max(group.max_threads for group in self.groups) - 1
 
-    def run(self, arrays: list[Any]) -> bool:
-        """Runs the call on these arrays, as that of one thread, with fewer threads soon after some were late;
-        afterwards it notes threads that were late. Returns False, and runs nothing, if an array is not
-        exactly of the type `numpy.ndarray`.
+    def start(self, objects: int) -> bool:
+        """Runs the call on the arrays of a list of objects, as that of one thread, with fewer threads soon
+        after some were late; afterwards it notes threads that were late. Returns False, and runs nothing, if
+        an array is not exactly of the type `numpy.ndarray`.
         """
         WORKER_POOL.make_ready(self.workers)
         for group in self.groups:
             group.begin()
             group.limit()
-        return super().run(arrays) and self.has_noted()
+        return super().start(objects) and self.has_noted()
 
     def has_noted(self) -> bool:
         """Notes the threads that were late in the tasks that have run, so that later calls use fewer threads;

@@ -111,9 +111,17 @@ class Native:
             entries = self.compiled.constants
             facts = self.plan, entries, self.constants, like, values, wanted, self.processor
             self.refill = late_import("running.refill").Refill(*facts)
+        return self.rebind_at([pointer(array) for array in parameters])
+
+    def rebind_at(self, addresses: list[int]) -> bool:
+        """Replaces the parameters, in the memory of this kernel (compiled code), by C-contiguous ones at
+        addresses; returns False if none were replaced before.
+        """
         refill: Any = self.refill
-        known = refill(parameters)
-        if self.finish is not None:
+        if refill is None:
+            return False
+        known = refill(addresses)
+        if self.finish is not None and known:
             self.finish.constants.update({number: array.copy() for number, array in known.items()})
         return True
 

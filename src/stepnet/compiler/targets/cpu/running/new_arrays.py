@@ -1,6 +1,7 @@
 """The arrays that each call of a prepared chain allocates: results, and large values between kernels."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -50,6 +51,32 @@ class NewArrays(NamedTuple):
         """Makes and keeps the functions that allocate arrays for a number of sequences."""
         made = self.makers[rows] = [maker(rows) for maker in self.by_row]
         return made
+
+    def others(self, given: Sequence[int]) -> tuple[list[Callable[[], list[Array]]], list[int]]:
+        """Returns functions that allocate the arrays of fixed sizes, but for those at the positions `given`,
+        and the positions of these arrays.
+        """
+        alone = [partial(listed, new) for new in self.makers_for(0)]
+        makers, places, begin = list[Callable[[], list[Array]]](), list[int](), 0
+        for new in (*alone, *self.joint):
+            count = len(new())
+            own = [place for place in range(count) if begin + place not in given]
+            if own:
+                makers.append(new if len(own) == count else partial(chosen, new, own))
+            places += [begin + place for place in own]
+            begin += count
+        return makers, places
+
+
+def listed(new: Maker) -> list[Array]:
+    """Allocates an array, as a list of one."""
+    return [new()]
+
+
+def chosen(new: Callable[[], list[Array]], own: Sequence[int]) -> list[Array]:
+    """Allocates several arrays; returns those at the positions `own`."""
+    made = new()
+    return [made[place] for place in own]
 
 
 def fixed(new: Maker) -> Callable[[int], Maker]:

@@ -10,6 +10,7 @@ parameters lie where they lay.
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.cpu.products.constants import Constants, PackedParameters, Values
+from stepnet.compiler.targets.cpu.products.constants import Constants, Elements, PackedParameters, Values
 from stepnet.compiler.targets.cpu.products.pack import Packing, Packings
 
 Array = np.ndarray
@@ -80,7 +81,7 @@ class Refill:
         wanted: the constants of the net that a call returns, by number.
         processor: the processor.
         """
-        self.plan, self.wanted = plan, wanted
+        self.plan, self.wanted, self.sizes = plan, wanted, [array.nbytes for array in like]
         self.outside = {
             (True, inner): (False, outer)
             for inner, outer in zip(plan.body.inputs, plan.recurrence.inputs, strict=True)
@@ -96,6 +97,7 @@ class Refill:
                 self.views[key] = ParameterView.of_array(value, like)
         self.packings: list[tuple[Packing, Key]] = []
         in_views = dict[int, list[tuple[Packing, ParameterView]]]()
+        self.vectors: list[tuple[Array, list[Key]]] = []
         self.others: list[tuple[Callable[[Sequence[Array]], None], list[Key]]] = []
         for offset, entry in constants.entries:
             if isinstance(entry, np.ndarray):
@@ -110,6 +112,8 @@ class Refill:
                         self.packings.append((packing, key))
                     elif packing.run is not None:
                         in_views.setdefault(packing.run.address, []).append((packing, view))
+            elif isinstance(entry, Elements) and entry.is_in_order and (own := self.summands(keys[0])):
+                self.vectors.append((entry.numbers(memory[offset:]), own))
             else:
                 self.others.append((entry.filler(memory[offset:], processor), keys))
         self.together = [
@@ -119,6 +123,23 @@ class Refill:
         self.addresses: list[int] = []
         self.buffers: list[Any] = []
         self.known: dict[Key, Array] = {}
+        self.fills: list[Callable[[], object]] = []
+
+    def summands(self, key: Key) -> list[Key]:
+        """Returns the views of parameters of which a constant is the sum, as the biases of an LSTM are: one
+        or two, of its shape; none if it is no such constant. key: whether it belongs to the body (the net of
+        a step), and its node.
+        """
+        if self.views.get(key) is not None:
+            return [key]
+        node = self.plan.net.nodes[key[1]]
+        keys = [(False, operand) for operand in node.inputs]
+        views = [self.views.get(each) for each in keys]
+        like = node.type.shape, node.type.dtype
+        is_sum = node.operation == "add" and node.type.dtype in ("float32", "float64") and not key[0]
+        return (
+            keys if is_sum and all(view and (view.shape, str(view.dtype)) == like for view in views) else []
+        )
 
     def key(self, inside: bool, number: int) -> Key:
         """Returns the key of a constant in the tables of views and fixed values: whether it belongs to the
@@ -127,33 +148,41 @@ class Refill:
         """
         return self.outside.get((inside, number), (inside, number))
 
-    def __call__(self, parameters: Sequence[Array]) -> dict[int, Array]:
-        """Packs new parameters into the memory of a kernel (compiled code), in place of those before; returns
-        the constants of the nodes in `wanted`, by node.
+    def __call__(self, addresses: list[int]) -> dict[int, Array]:
+        """Packs new parameters, by their addresses, into the memory of a kernel (compiled code), in place of
+        those before; returns the constants of the nodes in `wanted`, by node.
         """
-        addresses = [pointer(array) for array in parameters]
         if addresses != self.addresses:
-            self.point(addresses, parameters)
+            self.point(addresses)
+        for pack in self.together:
+            pack.work()
+        if not (self.vectors or self.packings or self.others or self.wanted):
+            return {}
         known = self.known.copy()
         with np.errstate(all="ignore"):
-            for pack in self.together:
-                pack.work()
+            for fill in self.fills:
+                fill()
             for packing, key in self.packings:
                 packing(pointer(self.value(key, known)))
             for fill, keys in self.others:
                 fill([self.value(key, known) for key in keys])
             return {n: self.value((False, n), known) for n in self.wanted}
 
-    def point(self, addresses: list[int], parameters: Sequence[Array]) -> None:
+    def point(self, addresses: list[int]) -> None:
         """Sets where the parameters lie. Their views do not keep the memory: a later call reads them only if
         it has parameters at the same addresses.
         """
         self.addresses = addresses
         self.buffers = [
-            (ctypes.c_char * array.nbytes).from_address(address)
-            for address, array in zip(addresses, parameters, strict=True)
+            (ctypes.c_char * size).from_address(address)
+            for address, size in zip(addresses, self.sizes, strict=True)
         ]
         self.known = {key: view.of(self.buffers) for key, view in self.views.items() if view is not None}
+        vectors = [(numbers, [self.known[key].reshape(-1) for key in own]) for numbers, own in self.vectors]
+        self.fills = [
+            partial(np.copyto, numbers, own[0]) if len(own) == 1 else partial(np.add, *own, out=numbers)
+            for numbers, own in vectors
+        ]
         for pack in self.together:
             pack.point(addresses)
 

@@ -11,6 +11,7 @@ from stepnet.compiler.targets.base import (
     CalledSteps,
     PreparedCall,
     Results,
+    Spec,
     Steps,
     TableLayout,
     called_again,
@@ -45,6 +46,10 @@ class Runner:
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the kernel's parameters; returns False, with no effect, if they are not C-contiguous."""
         return self.native.rebind(parameters)
+
+    def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
+        """Replaces the kernel's parameters by those at addresses; returns False if none were replaced yet."""
+        return self.native.rebind_at(addresses)
 
     def release(self) -> None:
         """Returns the kernel's memory to the pool. It must not be called afterwards."""
