@@ -4,27 +4,26 @@
     python -m bench.outside --case unseen       the cases whose names contain a text
     python -m bench.outside --json
 
-The cases of `bench.calls` run with a function in the place of prepared machine code that does nothing; so
-their results are not those of the model. Streams and searches run whole, with models of 16 units, of whose
-time the machine code is a small part: a step of 8 rows takes 2.5 microseconds with it. Processor time of one
-thread, in microseconds: the least of many turns, which other processes do not change by much.
+The cases of `bench.calls` run blocks without tasks in the place of their own: machine code is called and does
+nothing, so their results are not those of the model. Streams and searches run whole, with models of 16 units,
+of whose time the machine code is a small part: a step of 8 rows takes 2.5 microseconds with it. Figures are
+processor time of one thread, in microseconds: the least of many turns, which other processes do not change by
+much.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 from typing import Annotated, Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import typer
-from llvmlite import ir
 
 import stepnet as sn
 from bench import beams, calls
 from bench.printing import print_rows
-from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
+from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running import call_block
 
@@ -54,41 +53,23 @@ def least(run: Run, turns: int, count: int = 200) -> float:
     return 1e6 * min(seconds)
 
 
-class NoCode:
-    """A function of machine code that does nothing and returns 0. It stays loaded as long as this lives."""
-
-    def __init__(self) -> None:
-        """Compiles the function."""
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        module, number = ir.Module(), ir.IntType(64)
-        function = ir.Function(module, ir.FunctionType(number, [number]), "nothing")
-        ir.IRBuilder(function.append_basic_block()).ret(number(0))
-        machine = llvm.Target.from_default_triple().create_target_machine()
-        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
-        self.engine.finalize_object()
-        self.address = self.engine.get_function_address("nothing")
-
-    def in_place_of(self, function: NativeFunction) -> NativeFunction:
-        """Returns a function of machine code as Python calls it, with this code in the place of its own."""
-        kind: Any = type(function.call)
-        return replace(function, call=kind(self.address))
-
-
 def outside(text: str, turns: int) -> Iterator[Row]:
     """Times the cases of `bench.calls` whose names contain a text, without their machine code."""
-    nothing, run_block = NoCode(), call_block.run_block
+    run_list, empty = call_block.run_list, np.zeros(len(call_block.HEAD), np.int64)
 
-    def no_block(processor: Processor) -> NativeFunction:
-        """Returns the function in the place of that which runs a prepared call."""
-        return nothing.in_place_of(run_block(processor))
+    class OnEmpty:
+        """The function that runs prepared calls, bound to a block without tasks whatever the block."""
+
+        def __init__(self, processor: Processor) -> None:
+            """Takes the processor that the function is for."""
+            self.bound = lambda _: run_list(processor).bound(pointer(empty))
 
     for name, case in calls.CASES.items():
         if text in name and case.use is None:
-            call_block.run_block = no_block  # type: ignore[assignment]
+            call_block.run_list = OnEmpty  # type: ignore[assignment]
             run, given = calls.ours(case), cycle(case.inputs())
             yield Row(name, least(lambda run=run, given=given: run(next(given)), turns))
-            call_block.run_block = run_block
+            call_block.run_list = run_list
 
 
 def stream_runs() -> dict[str, Run]:

@@ -113,6 +113,14 @@ def test_costs_of_a_gru_by_hand():
     )
 
 
+def test_numbers_of_a_step_are_no_weights():
+    # A power of a base that changes is computed in float64, with constants such as 0, 1 and infinity.
+    weights = {"w": np.ones((3, 4), np.float32)}
+    rnn = sn.RNN(lambda x, h, p: (sn.sigmoid(x @ p["w"]) ** np.abs(h),) * 2, weights, memory=4, inputs=3)
+    lines = [line for line in rnn.explain().splitlines() if "of weights" in line]
+    assert [line.split(", ")[-2] for line in lines] == ["48 B of weights"]
+
+
 def test_every_stage_and_end_is_there():
     facts = explanation(of_everything().schedule, "interpret")
     assert [stage.name for stage in facts.stages] == ["sequence", "before", "loop", "after"]

@@ -12,7 +12,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.values.records import dataclass
-from stepnet.explain.facts import flops, inner_extent, nbytes, stages_of, traffic
+from stepnet.explain.facts import flops, inner_extent, is_number, nbytes, stages_of, traffic
 from stepnet.explain.value_names import is_work
 
 STAGE_EXTENTS = {
@@ -131,7 +131,8 @@ def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]
         node = net.nodes[number]
         if not is_work(node):
             continue
-        types = [net.type_of(operand) for operand in node.inputs]
+        read = [net.nodes[operand] for operand in node.inputs]
+        types = [operand.type for operand in read if not is_number(operand)]
         extent = types[0].extent if node.operation in TOTALS and types else node.type.extent
         weights = nbytes(type_ for type_ in types if type_.extent == CONST)
         values = nbytes(type_ for type_ in types if type_.extent != CONST)

@@ -6,7 +6,7 @@ values are numbered through all stages (`%1`). `explain` writes these facts as t
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from stepnet.compiler.net.ir import Net
+from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, Extent, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
@@ -282,8 +282,9 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
     inside = set(numbers)
     read = {operand for n in numbers if is_work(net.nodes[n]) for operand in net.nodes[n].inputs}
     foreign = {operand for operand in read if source(net, operand) not in inside}
-    weights = {operand for operand in foreign if net.type_of(operand).extent == CONST}
-    taken = {source(net, operand) for operand in foreign - weights}
+    constant = {operand for operand in foreign if net.type_of(operand).extent == CONST}
+    weights = {operand for operand in constant if not is_number(net.nodes[operand])}
+    taken = {source(net, operand) for operand in foreign - constant}
     taken = {operand for operand in taken if net.nodes[operand].operation != "index"}
     users = [node for n, node in enumerate(net.nodes) if n not in inside and is_work(node)]
     read_values = {source(net, operand) for node in users for operand in node.inputs}
@@ -293,6 +294,11 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
         sizes |= {right: node.weight_bytes for right in node.sides[1] if right in sizes}
     read = sum(net.type_of(n).size * size for n, size in sizes.items())
     return read, nbytes(net.type_of(n) for n in taken | handed)
+
+
+def is_number(node: Node) -> bool:
+    """Tells whether a node is a single number that the net is written with, and no parameter."""
+    return node.operation == "constant" and not node.type.shape
 
 
 def source(net: Net, number: int) -> int:

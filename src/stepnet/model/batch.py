@@ -238,7 +238,9 @@ class Batch:
             )
         main = next((place for place, (name, _) in enumerate(named) if name not in own), 0)
         made = cls._of_arrays(structure, named[main : main + 1], None, time_major, None)
-        count, flat, offsets = made.count, list[Array](), list[tuple[str, Array]]()
+        count = made.count
+        flat: list[Array] = []
+        offsets: list[tuple[str, Array]] = []
         for (name, _), array in zip(named, arrays, strict=True):
             rows = np.ascontiguousarray(array.swapaxes(0, 1)) if time_major else array
             if len(rows) != count:

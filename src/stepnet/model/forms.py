@@ -94,7 +94,7 @@ def formed_on_device(
 
 def is_plain(values: Any) -> bool:
     """Tells whether a value is an array whose elements machine code can read in place."""
-    return type(values) is np.ndarray and values.flags.c_contiguous and values.dtype.isnative
+    return type(values) is Array and values.flags.c_contiguous and values.dtype.isnative
 
 
 def lengths_table(lengths: Any) -> Array | None:

@@ -254,7 +254,7 @@ class LayerPrograms(Programs[LayersProgram], Generic[Kind]):
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"), argument=argument)
         parts = with_distinct_axes(leaves_of(self.layer, initial, statics, batch.count))
         program = self.program_for(batch, parts, last_only, None if mask is None else masked)
-        memories = list[Array | None]()
+        memories: list[Array | None] = []
         for part, memory in zip(parts, program.memories_of, strict=True):
             with named(*part.names):
                 memories += initial_arrays(part.initial, memory, batch.count, part.rnn.arguments[1])
@@ -347,7 +347,8 @@ class Wiring:
         if isinstance(layer, RNN):
             with named(*names):
                 return self.recurrence(self.parts[len(self.made)], x, last_only)
-        outputs, memories = list[Any](), list[Any]()
+        outputs: list[Any] = []
+        memories: list[Any] = []
         for place, (name, part) in enumerate(zip(layer.part_names, layer.layers, strict=True)):
             last = last_only and layer.ends_with(place)
             output, memory = self.added(part, layer.input_of(x, outputs), last, (*names, name))

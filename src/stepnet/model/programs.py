@@ -86,7 +86,7 @@ class Executable(Generic[Kind]):
             return unchecked_ragged(array, sequences.offsets)
         if sequences is None:
             return array
-        return array.reshape(*sequences.shape[:2], *array.shape[1:])
+        return array.reshape(sequences.shape[:2] + array.shape[1:])
 
     def arrays(self, initial: Any, rows: int | None = None) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place, which are zeros if it is None; None if
@@ -149,6 +149,25 @@ class CallExecutable(Executable[Kind]):
 
     prepared: PreparedCall
 
+    def run(self, given: list[Array | None], places: Places | None, sequences: Any) -> tuple[Any, Any]:
+        """Runs the call; returns the outputs and the final memories, in the structures of the model.
+
+        given, places: the arrays of the sequences and of the memories, and where the former lie. sequences:
+        the argument of the call.
+        """
+        if (run := self.at_once) is None:
+            return self.answer(self.prepared.run(given, places), sequences)
+        made = run(given, places)
+        final = made[1] if self.is_plain else self.program.final(made[1:])
+        return self.like(sequences, made[0], self.outputs[0]), final
+
+    @cached_property
+    def at_once(self) -> Callable[[list[Array | None], Places | None], list[Array]] | None:
+        """The function that gives all results of the call in one list, its only output first; None where the
+        results have other forms, or come by kind.
+        """
+        return self.prepared.arrays if self.is_split and self.has_one_output else None
+
 
 @dataclass(frozen=True)
 class DeviceExecutable(CallExecutable[Kind]):
@@ -179,6 +198,11 @@ class DeviceExecutable(CallExecutable[Kind]):
 @dataclass(frozen=True)
 class DerivedExecutable(CallExecutable[Kind]):
     """A prepared call of a graph with other numbers of steps than its sequences, as after a stride."""
+
+    @cached_property
+    def at_once(self) -> None:
+        """None: the numbers of steps are not those of the sequences."""
+        return
 
     def answer(self, results: Results, sequences: Any) -> tuple[Any, Any]:
         """Returns the outputs of a call, in the structure of the graph, and no memories.
@@ -386,9 +410,9 @@ class Programs(Generic[Kind]):
                 memories = executable.zeros
             elif (memories := executable.arrays(initial, None if places is None else places[1])) is None:
                 return call, None
-            results = executable.prepared.run([values, *memories], places)
+            results = executable.run([values, *memories], places, sequences)
             self.latest = executable.program
-            return call, executable.answer(results, sequences)
+            return call, results
         except IndexOutsideError:
             return None, None
         finally:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepnet.compiler.values.arguments import (
     array_of,
@@ -16,13 +15,14 @@ from stepnet.compiler.values.arguments import (
 )
 from stepnet.errors import InputError
 
-Array: TypeAlias = NDArray[Any]
-Offsets: TypeAlias = tuple[NDArray[np.int64], ...]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Offsets: TypeAlias = tuple[Integers, ...]
 ValuesAndOffsets: TypeAlias = tuple[Array, Offsets]
 """The result of every conversion: values [total, *features], and offsets, an array per level."""
 
 
-def offsets_of(lengths: Any) -> NDArray[np.int64]:
+def offsets_of(lengths: Any) -> Integers:
     """Computes the offsets, int64 [len(lengths) + 1], of sequences of these lengths that lie end to end.
 
     >>> offsets_of([2, 0, 3])
@@ -33,7 +33,7 @@ def offsets_of(lengths: Any) -> NDArray[np.int64]:
     return offsets
 
 
-def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
+def positions_of(starts: Array, lengths: Array) -> Integers:
     """Computes the indices of all steps of sequences with these starts and lengths, sequence after sequence,
     to gather the steps from an array.
 
@@ -44,7 +44,7 @@ def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
 
 
-def reversed_positions_of(offsets: Array) -> NDArray[np.int64]:
+def reversed_positions_of(offsets: Array) -> Integers:
     """Computes the indices of all steps of sequences with these offsets, sequence after sequence, each from
     its last step to its first, to reverse them.
 
@@ -76,7 +76,7 @@ def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> ValuesAndO
     >>> narrow(np.arange(6), (np.array([0, 1, 4, 6]),), 1, 3)
     (array([1, 2, 3, 4, 5]), (array([0, 3, 5]),))
     """
-    narrowed: list[NDArray[np.int64]] = []
+    narrowed: list[Integers] = []
     for level in offsets:
         narrowed.append(level[start : stop + 1] - level[start])
         start, stop = int(level[start]), int(level[stop])
@@ -174,11 +174,11 @@ def checked_offsets(offsets: Any, total: int) -> Offsets:
     return tuple(levels)
 
 
-def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
+def _checked_level(value: Any, name: str) -> Integers:
     """Returns a read-only int64 copy of the offsets of one level of nested sequences. Raises `InputError`,
     with `name`, unless they are an int64 array of one axis that starts at 0 and never decreases.
     """
-    level = cast("NDArray[np.int64]", value)
+    level = cast("Integers", value)
     kind = level.dtype.newbyteorder("=") if isinstance(value, np.ndarray) else None
     if kind != np.int64 or level.ndim != 1 or not level.size:
         raise InputError(
@@ -200,7 +200,7 @@ def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
     return level
 
 
-def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name: str) -> NDArray[np.int64]:
+def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name: str) -> Integers:
     """Returns lengths as int64, one for each of `count` entries. Raises `InputError`, naming the first bad
     one, unless each is a whole number from 0 to `limit`. `entry` and `limit_name` are the names of an
     entry and of the limit in messages.
@@ -223,7 +223,7 @@ def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name
     return array.astype(np.int64)
 
 
-def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
+def checked_indices(indices: Any, count: int) -> Integers:
     """Returns indices of sequences as int64 from 0 on, where negative ones count from the end. Raises
     `InputError` for other values than whole numbers, and for indices beyond `count`, naming the first.
     """

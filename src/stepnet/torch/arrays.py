@@ -51,7 +51,8 @@ def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[
     This suffices: an engine writes each result into memory that no other array uses. Memory is shared only
     where a run returns one array for several results, or an input, as it is or reshaped.
     """
-    taken, tensors = {id(array) for array in known if array is not None}, list[Any]()
+    taken = {id(array) for array in known if array is not None}
+    tensors: list[Any] = []
     for array in arrays:
         # The base of a view is the original array, also of a view of a view.
         shared = id(array) in taken or id(array.base) in taken

@@ -44,7 +44,7 @@ work
     per step      392 flop, 400 B of weights, 204 B of values
     once          8 flop, 64 B of weights, 32 B of values
   backward
-    per step      412 flop, 356 B of weights, 600 B of values
+    per step      412 flop, 352 B of weights, 600 B of values
     per sequence  0 flop, 96 B of values
     once          0 flop, 432 B of values
 
@@ -79,7 +79,7 @@ work
     per step      392 flop, 400 B of weights, 204 B of values
     once          8 flop, 64 B of weights, 32 B of values
   backward
-    per step      340 flop, 212 B of weights, 540 B of values
+    per step      340 flop, 208 B of weights, 540 B of values
     per sequence  0 flop, 96 B of values
     once          0 flop, 432 B of values
 

@@ -28,8 +28,8 @@ from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.folder import NotUsableError, OpenFolder, open_folder
 from stepnet.compiler.disk.settings import Settings, settings
 
-NAME = re.compile(r"[0-9a-f]{32}\.[a-z]+")
-UNFINISHED = re.compile(r"[0-9a-f]{32}\.[a-z]+\.new-[0-9a-f]{16}")
+NAME = r"[0-9a-f]{32}\.[a-z]+"
+UNFINISHED = r"[0-9a-f]{32}\.[a-z]+\.new-[0-9a-f]{16}"
 STALE = 3600.0
 """The age in seconds from which an unfinished file is a leftover of a killed process."""
 ROOM = 0.9
@@ -200,7 +200,7 @@ def evict(folder: OpenFolder, max_bytes: int) -> int:
     goal = max_bytes * ROOM if total > max_bytes else total
     now = time.time()
     for name, status in files:
-        stale = UNFINISHED.fullmatch(name) is not None and now - status.st_mtime > STALE
+        stale = re.fullmatch(UNFINISHED, name) is not None and now - status.st_mtime > STALE
         if stale or total > goal:
             with suppress(PermissionError):  # Windows does not remove what another process reads
                 folder.remove(name)
@@ -223,6 +223,6 @@ def foreign(folder: OpenFolder) -> list[str]:
 def named_as_entries(folder: OpenFolder) -> Iterator[tuple[str, os.stat_result]]:
     """Yields name and status of everything in an open folder that is named as a cache file."""
     for name in folder.names():
-        if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
+        if re.fullmatch(NAME, name) or re.fullmatch(UNFINISHED, name):
             with suppress(FileNotFoundError):  # another process may have evicted it
                 yield name, folder.status(name)

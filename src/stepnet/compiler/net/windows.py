@@ -41,8 +41,8 @@ LONGEST = 2**31 - 1
 FEW = 9
 """Up to this many offsets, Python's numbers are faster than NumPy's."""
 NUMBER = r"([+-]?\d{1,12})"
-FEWER, MORE = re.compile(rf"{NUMBER}/{NUMBER}"), re.compile(rf"\*{NUMBER}{NUMBER}")
-OWN = re.compile(r"steps\[\w+\]")
+FEWER, MORE = rf"{NUMBER}/{NUMBER}", rf"\*{NUMBER}{NUMBER}"
+OWN = r"steps\[\w+\]"
 """The name of the steps of an input whose lengths a call gives, such as `steps[question]`."""
 
 
@@ -159,15 +159,15 @@ def split(axis: str) -> tuple[str, tuple[Lengths, ...]]:
     >>> split("steps[question][+0/2]")
     ('steps[question]', (Lengths(more=0, factor=2, multiplies=False),))
     """
-    own = OWN.match(axis)
+    own = re.match(OWN, axis)
     source = own[0] if own else axis.partition("[")[0]
     parts = axis[len(source) :].split("[")[1:]
     lengths = list[Lengths]()
     for part in parts:
         text = part.removesuffix("]")
-        if (fewer := FEWER.fullmatch(text)) is not None:
+        if (fewer := re.fullmatch(FEWER, text)) is not None:
             lengths.append(Lengths(int(fewer[1]), int(fewer[2])))
-        elif (more := MORE.fullmatch(text)) is not None:
+        elif (more := re.fullmatch(MORE, text)) is not None:
             lengths.append(Lengths(int(more[2]), int(more[1]), multiplies=True))
     return source, tuple(lengths)
 
@@ -200,7 +200,7 @@ def is_own_axis(axis: str) -> bool:
     >>> is_own_axis("steps[answer][+0/2]"), is_own_axis("steps[+0/2]")
     (True, False)
     """
-    return OWN.match(axis) is not None
+    return re.match(OWN, axis) is not None
 
 
 def derived_offsets(axis: str, offsets: Array, beside: Mapping[str, Array] | None = None) -> Array:
@@ -285,7 +285,7 @@ def is_derived_name(axis: str) -> bool:
     the form that `derived_axis` writes.
     """
     source, lengths = split(axis)
-    is_own = OWN.fullmatch(source) is not None
+    is_own = re.fullmatch(OWN, source) is not None
     if not (is_own or source == AXES[1]) or joined(source, lengths) != axis:
         return False
     if not 1 - is_own <= len(lengths) <= MOST_DERIVED:

@@ -152,6 +152,8 @@ class PreparedCall:
         in the same way if lengths are arguments: with as many threads and as much scratch memory.
     at: makes the function that runs it on memory at addresses, given the positions of the results that have
         such; None if it does not run so.
+    arrays: runs the call as `run` does, and returns its only output and then the results per row in one list,
+        which other arrays may follow, in less time; None where there is no such function.
     """
 
     run: "Callable[[OptionalArrays, Places | None], Results]"
@@ -160,6 +162,7 @@ class PreparedCall:
     longest: int = 0
     suits: "Callable[[Positions], bool]" = lambda _: False
     at: "Callable[[Sequence[int]], RunAt | None]" = lambda _: None
+    arrays: "Callable[[OptionalArrays, Places | None], list[Array]] | None" = None
 
 
 Spec = tuple[tuple[int, ...], str]

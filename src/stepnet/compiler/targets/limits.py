@@ -13,7 +13,7 @@ group of the process to the root. See https://docs.kernel.org/admin-guide/cgroup
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -54,21 +54,31 @@ class Mount:
         return [self.mount_point.joinpath(path) for path in (inside, *inside.parents)]
 
 
-@cache
 def processors() -> int:
     """Returns the number of processors that this process may use, by its affinity and control groups."""
-    return min(of_system(Path("/")), key=lambda limit: limit.count).count
+    return of_this_system().count
 
 
 @cache
 def limit() -> Limit:
     """Returns the default number of threads, the smallest limit; read once per process, and after forks."""
-    return least(Path("/"), os.environ)
+    return smallest([of_this_system(), *of_variables(os.environ)])
+
+
+@cache
+def of_this_system() -> Limit:
+    """Returns the smallest limit on threads that this system sets; read as `limit` is."""
+    return smallest(of_system(Path("/")))
 
 
 def least(root: Path, variables: Mapping[str, str]) -> Limit:
     """Returns the smallest limit on threads, of system files below `root` and environment variables."""
-    return min([*of_system(root), *of_variables(variables)], key=lambda limit: limit.count)
+    return smallest([*of_system(root), *of_variables(variables)])
+
+
+def smallest(limits: Iterable[Limit]) -> Limit:
+    """Returns the smallest of some limits on threads."""
+    return min(limits, key=lambda limit: limit.count)
 
 
 def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
@@ -196,4 +206,4 @@ def quota_v1(folder: Path) -> float | None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: (limit.cache_clear(), processors.cache_clear()))
+    os.register_at_fork(after_in_child=lambda: (limit.cache_clear(), of_this_system.cache_clear()))

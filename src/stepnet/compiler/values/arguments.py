@@ -22,7 +22,7 @@ Array = np.ndarray
 Kind = TypeVar("Kind")
 Given = ParamSpec("Given")
 LARGEST = int(np.iinfo(np.int64).max)
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+ADDRESS = r"[A-Za-z][A-Za-z0-9+.-]+://"
 SHOWN = 60
 """The largest number of characters of a wrong argument in a message."""
 LIBRARY = "stepnet.build.load(path, trust=True) loads a library that you built"
@@ -235,7 +235,7 @@ def local_path(value: Any, name: str, written: str) -> Path:
     name: the argument's name in messages. written: what is written where, and what to do, for the message.
     """
     path, text = file_path(value, name), str(value)
-    if ADDRESS.match(text):
+    if re.match(ADDRESS, text):
         raise FileError(f"{printable(text)}: {written}")
     return path
 

@@ -104,10 +104,8 @@ class AtOnce:
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section (part of a net): adds its results to `values`, and returns the saved arrays.
-
-        values: the arrays by their numbers in the whole net.
-        way: the call and the engines.
+        """Runs the section (part of a net): adds its results to `values`, and returns the saved arrays. The
+        arguments are those of `SectionRun.run`.
         """
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
@@ -116,12 +114,8 @@ class AtOnce:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Yields the number and the cotangent of each input of the section (part of a net).
-
-        values: the arrays by their numbers in the whole net.
-        known: the nonzero cotangents of the section's results.
-        kept: the arrays that `run` returned.
-        way: the call and the engines.
+        """Yields the number and the cotangent of each input of the section (part of a net). The arguments are
+        those of `SectionRun.gradients`.
         """
         section, cotangents = self.section, cotangents_of(self.section, known, way.call)
         arrays = [values[number] for number in section.reads]
@@ -191,13 +185,11 @@ class Sectioned:
         """Runs the forward pass, section by section (parts of the net).
 
         Returns the results of the net, then the values that one section reads of another, then the arrays
-        that the sections save.
-
-        arrays: the inputs of the net.
-        call, engine: the call with the positions of the sequences, and the engines in order of preference.
+        that the sections save. The arguments are those of `GradientRun.forward`.
         """
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
-        way, kept = self.way(call, engine), list[Array]()
+        way = self.way(call, engine)
+        kept: list[Array] = []
         for runs in self.sections:
             kept += runs.run(values, way)
         made = (values[number] for number in (*self.net.results, *self.others))
@@ -212,11 +204,7 @@ class Sectioned:
         engine: Order,
     ) -> list[Array]:
         """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`.
-
-        arrays: the inputs of the net, as in the forward pass.
-        cotangents: one for each floating-point result of the net.
-        saved: the arrays of `forward` at the positions `saved`.
-        call, engine: the call with the positions of the sequences, and the engines in order of preference.
+        The arguments are those of `GradientRun.backward`.
         """
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
@@ -248,7 +236,7 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
     known: cotangents by the numbers of their values in the whole net; zeros are returned for others.
     call: the call, with the number of entries of each value.
     """
-    made = list[Array]()
+    made: list[Array] = []
     for number, value in zip(section.net.results, section.gives, strict=True):
         type_, array = section.net.type_of(number).computed, None if value is None else known.get(value)
         if type_.is_float:

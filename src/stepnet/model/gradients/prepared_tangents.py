@@ -166,7 +166,7 @@ class TangentExecutable(Executable[Program]):
         """Lists the tangents of a call in the order of the net's inputs; None if one needs a check or a
         conversion, or if other arrays have tangents than in the calls that were prepared.
         """
-        by_place = dict[int, Array]()
+        by_place: dict[int, Array] = {}
         for kind in self.kinds:
             parts = leaves_as(tangents[kind.name], kind.structure)
             if parts is None:

@@ -132,12 +132,7 @@ class Halved:
         return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, separate)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs the forward half of the gradient; returns the results of the net, then further saved values.
-
-        arrays: the inputs of the net.
-        call: the call, with the positions of the sequences.
-        engine: the engines in order of preference.
-        """
+        """Runs the forward half of the gradient; the arguments are those of `GradientRun.forward`."""
         return run_net(self.first, arrays, call, engine, self.separate)
 
     def backward(
@@ -148,11 +143,5 @@ class Halved:
         call: Call,
         engine: Order,
     ) -> list[Array]:
-        """Runs the backward half; returns the gradients of the inputs that the programs were made for.
-
-        arrays: the inputs of the net, as in the forward half.
-        cotangents: one for each floating-point result, in the dtype that it is computed in.
-        saved: the arrays of the forward half at the positions `self.saved`.
-        call, engine: the call with the positions of the sequences, and the engines in order of preference.
-        """
+        """Runs the backward half; the arguments are those of `GradientRun.backward`."""
         return run_net(self.second, [*arrays, *cotangents, *saved], call, engine)

@@ -140,7 +140,7 @@ def arrays_of(kept: Kept) -> dict[str, Array]:
     """Returns what is kept of rows as arrays by name; steps of several rows are two, end to end and their
     numbers.
     """
-    arrays = dict[str, Array]()
+    arrays: dict[str, Array] = {}
     for name, own in kept.items():
         if isinstance(own, WaitingSteps):
             arrays |= {f"{name}.values": own.values, f"{name}.lengths": own.lengths}

@@ -83,7 +83,8 @@ class ChunkModel:
         taken: the number of steps that each row has had. Raises `InputError` for more than a sequence can
         have.
         """
-        chunk, made = Chunk(taken, ends=False), dict[str, Array]()
+        chunk = Chunk(taken, ends=False)
+        made: dict[str, Array] = {}
         steps: StepCounts = dict.fromkeys(self.net.inputs, taken)
         for part in self.parts:
             results, own = part.counts(steps, chunk)

@@ -218,7 +218,8 @@ class PlanPart:
         waiting: list[WaitingSteps] = [
             kept[name].before(values[number]) for name, number in zip(names, self.sequences, strict=True)
         ]
-        counts, given = np.minimum.reduce([own.lengths for own in waiting]), list[Array]()
+        counts = np.minimum.reduce([own.lengths for own in waiting])
+        given: list[Array] = []
         for name, own in zip(names, waiting, strict=True):
             first, now[name] = own.split(counts)
             given.append(first.values)
@@ -347,7 +348,8 @@ class PlanPart:
 
         values: the values of the chunk so far. rows: the number of rows.
         """
-        net, made = self.plan.traced, list[Array]()
+        net = self.plan.traced
+        made: list[Array] = []
         arrays = self.inputs([np.zeros(0)] * len(self.sequences), values)
         for begin in self.continued.begins:
             if net.nodes[begin].operation != "input":

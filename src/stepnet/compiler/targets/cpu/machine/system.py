@@ -98,6 +98,10 @@ def thread_clock() -> Callable[[], float]:
     return time.thread_time if is_fine else time.perf_counter
 
 
+OF_PYTHON = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_AsVoidPtr", "PyLong_FromLongLong")
+"""The functions of Python's interface in C that machine code calls."""
+
+
 @cache
 def rest_address() -> int:
     """Returns the address of the system's function for a short sleep, which waiting threads call."""
@@ -155,7 +159,9 @@ def semaphores() -> Semaphores:
 
 @cache
 def symbols() -> dict[str, int]:
-    """Returns the addresses, in this process, of the system functions that machine code calls by name."""
+    """Returns the addresses, in this process, of the functions of the system and of Python that machine code
+    calls by name.
+    """
     system_yield = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
     others = dict[str, int]()
     if sys.platform == "win32":
@@ -163,6 +169,7 @@ def symbols() -> dict[str, int]:
             others.update((name, address_of(ctypes.CDLL(library), name)) for name in names)
     return {
         **others,
+        **{name: address_of(ctypes.pythonapi, name) for name in OF_PYTHON},
         "system_yield": address_of(system_library(), system_yield),
         "system_wait": semaphores().wait,
         "system_post": semaphores().post,

@@ -9,8 +9,10 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.call_block import (
     COPY,
     DONE,
+    FRESH,
     HEAD,
     INDEX_OUTSIDE,
+    LIST,
     NEXT,
     NO_ARRAY,
     PAUSED,
@@ -22,13 +24,32 @@ from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 
 
 def write_call_block(processor: Processor) -> ir.Module:
-    """Generates the LLVM module of the function `run_block`, which runs a call block (the tasks of a prepared
-    call, and the list of its array objects) at the pointer that is its argument.
+    """Generates the LLVM module of two functions that run a call block (the tasks of a prepared call, and the
+    list of its array objects): `run_block` at the pointer that is its argument, and `run_list`, which Python
+    calls with the list.
     """
     module = ir.Module("call_block")
     module.triple = ""
-    block_function(module, processor, "run_block", of_objects=True).linkage = ""
+    run_block = block_function(module, processor, "run_block", of_objects=True)
+    run_block.linkage = ""
+    list_function(module, processor, run_block)
     return module
+
+
+def list_function(module: ir.Module, processor: Processor, run_block: ir.Function) -> None:
+    """Generates the function `run_list` by the interface of Python in C: a built-in function that begins a
+    call on a list of arrays, and returns the result of `run_block` as an `int`. It is bound to the address of
+    the block, and lets other threads of Python run meanwhile.
+    """
+    function, code = internal(module, processor, "run_list", POINTER, [POINTER, POINTER])
+    function.linkage = ""
+    block = code.call_at(code.address("PyLong_AsVoidPtr"), POINTER, [function.args[0]])
+    code.set_word(block, 8 * LIST, function.args[1])
+    code.set_word(block, 8 * NEXT, FRESH)
+    thread = code.call_at(code.address("PyEval_SaveThread"), POINTER, [])
+    result = code.call(run_block, [block])
+    code.call_at(code.address("PyEval_RestoreThread"), ir.VoidType(), [thread])
+    code.ret(code.call_at(code.address("PyLong_FromLongLong"), POINTER, [result]))
 
 
 def block_function(module: ir.Module, processor: Processor, name: str, of_objects: bool) -> ir.Function:

@@ -345,7 +345,8 @@ class Started:
         if made is None:
             return None
         suits = self.chain.suits(prepared.shape, self.calls, self.follow(positions or {}))
-        return PreparedCall(made.run, made.bytes, *made.limits, suits=suits, at=made.at)
+        arrays = made.arrays if made.ends[0] == 1 else None
+        return PreparedCall(made.run, made.bytes, *made.limits, suits=suits, at=made.at, arrays=arrays)
 
     def prepare_kernel(self, layout: TableLayout | None) -> PreparedCall | None:
         """Prepares later calls, on other arrays, of a chain (compiled parts that one call runs in turn) that

@@ -204,7 +204,9 @@ class CallForm:
             return CallArrays(in_order, results.final, results, None, self.batch, {}, (), None)
         memories = self.whole_memory(initial)
         sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
-        final, others, nodes, hidden = results.final, list[Array](), dict[int, Array](), None
+        final, hidden = results.final, None
+        others: list[Array] = []
+        nodes: dict[int, Array] = {}
         of_functions: list[Array] = []
         if self.finish is not None:
             hidden = POOL.take(self.finish.hidden.bytes, zeroed=False)
