@@ -339,6 +339,10 @@ TESTS: dict[str, Sequence[str]] = {
         "tests/model/test_attention.py",
     ),
     "compiler/targets/cpu/running/sums_code.py": ("tests/compiler/targets/cpu/test_sums.py",),
+    **{
+        f"compiler/targets/cpu/emit/{name}.py": ("tests/compiler/targets/cpu/test_claims.py", *GENERATED)
+        for name in ("claims", "unit_groups")
+    },
     "compiler/targets/cpu/emit/tile_sums.py": (
         "tests/compiler/targets/cpu/test_fetched_ahead.py",
         *GENERATED,

@@ -46,6 +46,8 @@ class Machine:
     handover: the time to hand work to a thread that is awake, and to wait for it.
     exchange: bytes that a thread reads which another one has just written, beyond the first cache line, whose
         way is part of a barrier.
+    uneven: by how much of its time a thread is late whose part of the work is fixed, because another process
+        has some of its processor, or, in a virtual machine, of its core.
     block: the time of a block of a wavefront besides its steps.
     room: the fraction of a cache that parameters may fill without loss.
     lost: the further fraction by which parameters must exceed this until almost all are evicted between
@@ -68,6 +70,7 @@ class Machine:
     barrier: float
     handover: float
     exchange: float
+    uneven: float
     block: float
     room: float
     lost: float
@@ -77,20 +80,21 @@ class Machine:
     worth: float
     block_sizes: tuple[int, ...]
 
-    def reading(self, size: float, threads: int = 1) -> float:
+    def reading(self, size: float, threads: int = 1, others: float = 0.0) -> float:
         """Estimates the seconds that each step takes on this machine to read `size` bytes of parameters: for
         each cache, the fraction that is still there from the step before at its rate, the rest from memory.
 
         threads: so many threads each read as much, of other parameters, and share the cache of the third
-            level.
+            level. others: the bytes of other parameters that the thread reads in between.
         """
         seconds, left = 0.0, 1.0
         rooms = *self.caches[:2], self.caches[2] / threads
         for level, (room, rate) in enumerate(zip(rooms, self.reads, strict=False)):
             # If a cache is slightly too small, most parameters are evicted before the next step, as other
             # values need room too. Steps read large parameters forwards and backwards in turn, and find some.
-            held = min(1.0, max(0.0, (self.room + self.lost) - size / room) / self.lost)
-            held = left * (max(held, min(1.0, self.kept * room / size)) if level and size else held)
+            between = size + others
+            held = min(1.0, max(0.0, (self.room + self.lost) - between / room) / self.lost)
+            held = left * (max(held, min(1.0, self.kept * room / between)) if level and size else held)
             seconds, left = seconds + held * size / rate, left - held
         return seconds + left * size / self.reads[-1]
 
@@ -184,12 +188,15 @@ class Products:
     blocks: the number of unit blocks.
     grain: the number of unit blocks that threads share as one.
     costs: the cost of 0, 1, ... rows, in rows of a large tile, up to twice the rows of a large tile.
+    claimed_rows: the fewest rows at which threads that share the unit blocks claim some of each other; 0 if
+        they never do.
     """
 
     weights: int
     blocks: int
     grain: int
     costs: tuple[float, ...]
+    claimed_rows: int = 0
 
     def cost(self, rows: float) -> float:
         """Returns the cost of multiplying `rows` rows by the parameters. The unit is the cost of one row in a
@@ -237,20 +244,28 @@ class StageLoad:
         """Tells whether a stage of a plan has no work."""
         return not (self.products or self.flops or self.waits or self.blocks)
 
+    def is_claimed(self, rows: float) -> bool:
+        """Tells whether threads that share the work of a stage on some rows claim all products of each other,
+        so that none waits for a slower one.
+        """
+        return bool(self.products) and all(0 < each.claimed_rows <= rows for each in self.products)
+
     @property
     def weights(self) -> int:
         """The bytes of the parameters of all products with matrices in a stage of a plan."""
         return sum(product.weights for product in self.products)
 
-    def seconds(self, rows: float, threads: int, machine: Machine) -> float:
+    def thread_bytes(self, threads: int) -> float:
+        """Returns the bytes of parameters of a stage that each of the threads which share it reads."""
+        return sum(product.weights * product.largest(threads) / product.blocks for product in self.products)
+
+    def seconds(self, rows: float, threads: int, machine: Machine, others: float = 0.0) -> float:
         """Estimates the seconds that the work of a stage (the work before the loop over steps, one step, or
         the work after) takes for some rows at once, which several threads share. machine: the rates of the
-        processor.
+        processor. others: the bytes of other parameters that a thread has read since it read these.
         """
-        thread_bytes = sum(
-            product.weights * product.largest(threads) / product.blocks for product in self.products
-        )
-        reading = machine.reading(thread_bytes, threads) / thread_bytes if thread_bytes else 0.0
+        thread_bytes = self.thread_bytes(threads)
+        reading = machine.reading(thread_bytes, threads, others) / thread_bytes if thread_bytes else 0.0
         seconds = sum(product.seconds(rows, threads, reading, machine) for product in self.products)
         of_others = self.exchanged * rows * (1 - thread_bytes / self.weights) if self.exchanged else 0.0
         return seconds + self.flops * rows / threads / machine.flops + of_others / machine.exchange
@@ -368,7 +383,13 @@ class Load:
         for work, inner_steps in zip(self.inner_steps, counts, strict=True):
             seconds += iterations * work.seconds(rows, inner_steps, together, machine)
         blocks = ceil(iterations / (block or most_block_steps(self.loop.weights, ceil(rows))))
-        seconds += blocks * self.others.seconds(rows * iterations / blocks, together, machine)
+        # Between two blocks, and so at each step of a stream, the parameters of the other stage are read.
+        of_loop, of_others = self.loop.thread_bytes(together), self.others.thread_bytes(together)
+        seconds += blocks * self.others.seconds(rows * iterations / blocks, together, machine, of_loop)
+        again = self.loop.seconds(rows, together, machine, of_others)
+        seconds += blocks * (again - self.loop.seconds(rows, together, machine))
         if together > 1:
             seconds += (iterations * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)
+        if threads > 1 and not (together > 1 and self.loop.is_claimed(rows)):
+            seconds *= 1 + machine.uneven
         return seconds + machine.handover * (threads > 1)

@@ -218,7 +218,9 @@ def at_once(
     ends = [0.0] * min(max_threads, len(own))
     for index in order:
         ends[ends.index(min(ends))] += own[index].seconds
-    seconds = max(ends) + machine.handover
+    # The threads of a part that several share are counted as uneven there.
+    uneven = machine.uneven if threads_per_part == 1 else 0.0
+    seconds = max(ends) * (1 + uneven) + machine.handover
     if max_threads > 1 and seconds < in_turn:
         return Concurrency(tuple(order), tuple(own), seconds, in_turn)
     return Concurrency(None, tuple(parts), seconds, in_turn)
@@ -314,7 +316,8 @@ def wavefront_time(loads: Sequence[Load], sizes: Sequence[CallSize], machine: Ma
             for load, size in zip(loads, sizes, strict=True)
         ]
         # The slowest layer is busy all the time. Each other layer adds one block at the start or the end.
-        return max(part_seconds) + (sum(part_seconds) - max(part_seconds)) / blocks + machine.handover
+        busy = max(part_seconds) + (sum(part_seconds) - max(part_seconds)) / blocks
+        return busy * (1 + machine.uneven) + machine.handover
 
     return min((seconds(block), block) for block in machine.block_sizes)
 

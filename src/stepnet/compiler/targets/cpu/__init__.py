@@ -10,6 +10,8 @@ from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
     from stepnet.compiler.targets.cpu.costs import adapt_machine, caches, machine_for, table_machine
+    from stepnet.compiler.targets.cpu.emit.claims import Claims
+    from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode
     from stepnet.compiler.targets.cpu.engine import LlvmEngine
     from stepnet.compiler.targets.cpu.machine.processor import (
         ARM,
@@ -57,6 +59,7 @@ __all__ = [
     "TILE_WRITERS",
     "VARIABLE",
     "WIDENED_PAIRS",
+    "Claims",
     "Code",
     "ExchangeRates",
     "FarReads",
@@ -66,6 +69,7 @@ __all__ = [
     "MatrixTiles",
     "Processor",
     "Rounds",
+    "ThreadCode",
     "Tile",
     "accumulate",
     "adapt_machine",
@@ -91,6 +95,8 @@ __all__ = [
 ]
 
 HOMES = {
+    "Claims": "emit.claims",
+    "ThreadCode": "emit.thread_code",
     "LlvmEngine": "engine",
     "ARM": "machine.processor",
     "NAMED": "machine.processor",

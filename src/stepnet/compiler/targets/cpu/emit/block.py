@@ -18,6 +18,7 @@ have a part of the rows of every block instead, and a single-threaded call of `r
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -110,7 +111,7 @@ def write_phases(
             emit_inner(call, stage, base, phase)
         else:
             for loop in phase:
-                emit(stage, loop)
+                emit(replace(stage, claims=call.claims), loop)
         call.wait()
 
 

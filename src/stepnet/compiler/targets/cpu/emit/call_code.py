@@ -3,6 +3,7 @@
 from llvmlite import ir
 
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets.cpu.emit.claims import Claims
 from stepnet.compiler.targets.cpu.emit.stage import (
     AddressedRows,
     AddressRows,
@@ -22,6 +23,7 @@ class CallCode(ThreadCode):
 
     program: the loops of the plan.
     arrays: the pointers to arrays of the call, by word.
+    claims: writes loops whose work threads that share the steps claim from each other.
     """
 
     def __init__(self, code: Code, program: CallLoops) -> None:
@@ -32,6 +34,7 @@ class CallCode(ThreadCode):
         super().__init__(code, arguments, frame)
         self.program = program
         self.arrays = AtEntry[int](code, self.pointer_at)
+        self.claims = Claims(self)
 
     # ---- threads
 

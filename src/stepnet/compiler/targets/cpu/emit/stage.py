@@ -9,6 +9,7 @@ import numpy as np
 from llvmlite import ir
 
 from stepnet.compiler.net.ir import Net
+from stepnet.compiler.targets.cpu.emit.claims import Claims
 from stepnet.compiler.targets.cpu.lower.loops import (
     Broadcast,
     Immediate,
@@ -156,6 +157,7 @@ class StageCode:
     reaches_beyond: whether elementwise work may reach beyond the last row, as tiles of products do. Such a
         stage is run by one thread.
     shares_units: whether threads divide elementwise work by units instead of rows.
+    claims: writes loops whose work threads claim from each other; None if each has only its own.
     """
 
     code: Code
@@ -168,6 +170,7 @@ class StageCode:
     width: int
     reaches_beyond: bool = False
     shares_units: bool = False
+    claims: Claims | None = None
 
     # ---- sharing work
 
@@ -179,10 +182,11 @@ class StageCode:
         """
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
-    def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """Computes this thread's share of the unit blocks (vectors of features). Returns the index of its
-        first block, and that of the first block after it.
+    def blocks_of(self, thread: ir.Value, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
+        """Computes a thread's share of the unit blocks (vectors of features). Returns the index of its first
+        block, and that of the first block after it.
 
+        thread: the number of the thread.
         blocks: the number of unit blocks.
         grain: the number of blocks in a group; only whole groups are given to a thread.
         """
@@ -194,7 +198,7 @@ class StageCode:
             grains_before = code.sdiv(code.mul(code.number(grains), thread), self.threads)
             return code.smaller(code.mul(grains_before, code.number(grain)), code.number(blocks))
 
-        return edge(self.thread), edge(code.add(self.thread, code.number(1)))
+        return edge(thread), edge(code.add(thread, code.number(1)))
 
     @contextmanager
     def own_groups(self, groups: int) -> Generator[tuple[ir.Value, ir.Value]]:

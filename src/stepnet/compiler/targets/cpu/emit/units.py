@@ -13,14 +13,12 @@
                                           of the next section are fetched
                 epilogue                  after the last section
 
-    order of the groups in steps 0, 1, 2     a b c d | d c b a | a b c d      d, then a are still cached
-
 A table says how many tiles of each kind cover the rows. The epilogue, the elementwise work on the sums, is
 written once: it is most of the code, so another kind of tile adds little. A short epilogue reads the
-accumulators from registers. If the weights exceed the cache, it holds those that were read last, so the next
-step goes through the groups in the opposite order.
+accumulators from registers.
 """
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -31,21 +29,18 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, Following, TileCell, TilePlace
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.emit.tile_sums import TileSums
+from stepnet.compiler.targets.cpu.emit.unit_groups import UnitGroup, unit_groups
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop, exchanged_fields
 from stepnet.compiler.targets.cpu.lower.tiling import Tiling
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS
 from stepnet.compiler.targets.cpu.products.tiles import Tile, power_of_two
-from stepnet.compiler.targets.cpu.writing.code import I1, I64, POINTER, Code, register_type
-from stepnet.compiler.values.records import dataclass
+from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, register_type
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     """Writes the matrix products of a loop and the elementwise work on them, for this thread's unit blocks
     (vectors of features of the result): tile by tile, each some rows x unit blocks that fit the registers.
-
-    If the parameters are large, each run takes the blocks in the opposite order: the last ones are still
-    cached.
     """
     cells = CellCode(stage, loop)
     code, blocks, width = stage.code, cells.blocks, stage.width
@@ -53,53 +48,29 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
         cells.plain()
         return
     tiling = Tiling.of(stage.net, loop, width, code.processor)
-    first, last = stage.own_blocks(blocks, tiling.grain)
-    fetch_exchanged(stage, loop, code.icmp_signed("<", first, last))
+    fetch_exchanged(stage, loop)
     cells.matrix = TILE_WRITERS["amx-int8"](code) if tiling.shapes[0].by_matrix else None
     configured = cells.matrix.configured(stage.rows.count) if cells.matrix else nullcontext()
     tiled = Tiled(cells, tiling)
-    counts, full_tiles = tiled.row_counts()
-    size = code.number(tiled.group)
-    groups = code.sdiv(code.add(code.sub(last, first), code.number(tiled.group - 1)), size)
-    from_last = alternating_flag(code) if tiling.is_large else None
-    with configured, code.loop(code.number(0), groups) as index:
-        following: ir.Value = code.smaller(code.add(index, code.number(1)), code.sub(groups, code.number(1)))
-        if from_last is not None:
-            back = code.sub(code.sub(groups, code.number(1)), index)
-            index = code.select(from_last, back, index)
-            after = code.sub(code.sub(groups, code.number(1)), following)
-            following = code.select(from_last, after, following)
-        begin = code.add(first, code.mul(index, size))
-        end = code.smaller(code.add(begin, size), last)
-        tiled.emit(counts, full_tiles, UnitGroup(begin, end, code.add(first, code.mul(following, size))))
+    counts, full_tiles, least = tiled.row_counts()
+    with configured, unit_groups(stage, tiling, blocks, tiled.group, least) as group:
+        tiled.emit(counts, full_tiles, group)
 
 
-def fetch_exchanged(stage: StageCode, loop: UnitLoop, has_work: ir.Value) -> None:
+def fetch_exchanged(stage: StageCode, loop: UnitLoop) -> None:
     """Writes prefetches of the values that a loop multiplies by parameters, for steps that threads share:
     another thread has just written a part of each row. All lines are then on their way at the same time,
-    where products would wait for one after the other. has_work: the test whether this thread has some.
+    where products would wait for one after the other.
     """
     code, fields = stage.code, exchanged_fields(loop)
     if not fields:
         return
     is_shared = code.icmp_signed(">", stage.threads, code.number(1))
-    with code.when(code.and_(is_shared, has_work)), code.loop(code.number(0), stage.rows.count) as row:
+    with code.when(is_shared), code.loop(code.number(0), stage.rows.count) as row:
         for field_ in fields:
             begin = code.at(stage.rows.at(code, field_.record, row), field_.offset)
             with code.loop(code.number(0), code.number(field_.bytes), LINE) as offset:
                 code.prefetch(code.at(begin, offset))
-
-
-def alternating_flag(code: Code) -> ir.Value:
-    """Writes a flag that is false, true, false, ... each time this code runs: loops alternate their direction
-    by it.
-    """
-    with code.goto_entry_block():
-        is_reversed = code.alloca(I1)
-        code.store(ir.Constant(I1, 0), is_reversed)
-    now = code.load(is_reversed)
-    code.store(code.not_(now), is_reversed)
-    return now
 
 
 ENTRIES = ("rows", "units", "mask", "shift", "narrow", "sections")
@@ -118,18 +89,6 @@ def narrow(tile: Tile) -> Tile:
     unit blocks that wider tiles leave.
     """
     return replace(tile, units=1)
-
-
-@dataclass(frozen=True)
-class UnitGroup:
-    """Group of unit blocks (vectors of features): from block `begin` to `end`.
-
-    following: the first block of the group that is computed next; that of the last one for the last.
-    """
-
-    begin: ir.Value
-    end: ir.Value
-    following: ir.Value
 
 
 class Tiled:
@@ -169,7 +128,9 @@ class Tiled:
         self.sums: TileSums | None = None
         self.fetched: ir.Value | None = None
         self.entries = self.table("tiles", [word for kind in self.kinds for word in self.entries_of(kind)])
-        self.counts = self.table("counts", counts_of(tiling))
+        counts = counts_of(tiling)
+        self.counts = self.table("counts", [*chain(*counts)])
+        self.widths = self.table("widths", [self.width_of(line) for line in counts])
         with self.code.goto_entry_block():
             self.next_row = self.code.alloca(I64)
         if tiling.keeps_sums:
@@ -188,18 +149,26 @@ class Tiled:
         table.initializer = ir.Constant(type_, numbers)
         return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
 
-    def row_counts(self) -> tuple[ir.Value, ir.Value]:
+    def width_of(self, counts: Sequence[int]) -> int:
+        """Returns the fewest unit blocks (vectors of features) that fill tiles of all shapes that are used.
+        counts: the number of tiles of each, a line of `counts_of`; the largest shape may have more.
+        """
+        used = (shape for shape, count in zip(self.shapes[1:], counts[1:], strict=True) if count)
+        return lcm(self.shapes[0].units, *(shape.units for shape in used))
+
+    def row_counts(self) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Computes how many tiles of each shape (rows x unit blocks, which are vectors of features) cover the
         rows that the loop runs over, from a table by their number.
 
-        Returns the pointer to the counts by shape, and a number to add to that of the first, largest shape:
-        how many whole tiles of it fit in the rows.
+        Returns the pointer to the counts by shape; a number to add to that of the first, largest shape: how
+        many whole tiles of it fit in the rows; and the fewest unit blocks that fill tiles of all of them.
         """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         full_tiles = code.sdiv(rows, large)
         left = code.sub(rows, code.mul(full_tiles, large))
         line = code.select(code.icmp_signed(">", full_tiles, code.number(0)), code.add(large, left), left)
-        return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), full_tiles
+        counts = code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes))))
+        return counts, full_tiles, code.read_number(self.widths, line)
 
     def emit(self, counts: ir.Value, full_tiles: ir.Value, group: UnitGroup) -> None:
         """Writes code that computes all rows of a group of unit blocks (vectors of features), in tiles of
@@ -433,7 +402,7 @@ class Tiled:
         return code.add(row, offsets[0]), code.add(block, offsets[1])
 
 
-def counts_of(tiling: Tiling) -> list[int]:
+def counts_of(tiling: Tiling) -> list[tuple[int, ...]]:
     """Computes the table from which code reads how many tiles of each shape (rows x unit blocks, which are
     vectors of features) cover the rows that a loop runs over. For each number of rows that remain after full
     tiles of the largest shape, it has a count per shape.
@@ -445,4 +414,4 @@ def counts_of(tiling: Tiling) -> list[int]:
     large = tiling.shapes[0].rows
     without_large = [tiling.cover(rows) for rows in range(large)]
     with_large = [tiling.cover(rows + large) for rows in range(large)]
-    return [*chain(*without_large), *chain(*((first - 1, *rest) for first, *rest in with_large))]
+    return [*without_large, *((first - 1, *rest) for first, *rest in with_large)]

@@ -138,4 +138,5 @@ def products_of(net: Net, loop: UnitLoop, width: int, processor: Processor) -> P
     """
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, processor)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
-    return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)
+    weights = tiling.unit_bytes * blocks * width
+    return Products(weights, blocks, tiling.grain, costs, tiling.claimed_rows)

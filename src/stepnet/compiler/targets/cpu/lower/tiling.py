@@ -12,6 +12,7 @@ from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.tile import UNROLLED
 from stepnet.compiler.targets.cpu.products.tiles import (
     AHEAD_ROWS,
+    CLAIMED_BYTES,
     LARGE_BYTES,
     SECTION_BYTES,
     SECTIONED_BYTES,
@@ -41,6 +42,8 @@ class Tiling:
         long, its code is emitted once instead of in each tile.
     is_large: whether the parameters displace everything else from the near caches.
     fetches_ahead: whether tiles of many rows fetch the parameters of the tiles that follow.
+    claimed_rows: the fewest rows at which threads that share the unit blocks claim some of each other; 0 if
+        they never do.
     """
 
     shapes: tuple[Tile, ...]
@@ -51,6 +54,7 @@ class Tiling:
     keeps_sums: bool
     is_large: bool
     fetches_ahead: bool
+    claimed_rows: int
 
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, processor: Processor) -> "Tiling":
@@ -88,7 +92,10 @@ class Tiling:
         keeps_sums = is_long or any(shape.sections > 1 or shape.gate_groups > 1 for shape in shapes)
         is_large = keeps_sums and fetches_ahead
         grain = grain_of(blocks, shapes[-1].units)
-        return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large, fetches_ahead)
+        claimed_rows = -(-CLAIMED_BYTES // (unit_bytes * loop.size)) if fetches_ahead else 0
+        return cls(
+            shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large, fetches_ahead, claimed_rows
+        )
 
     def cover(self, rows: int) -> tuple[int, ...]:
         """Returns the number of tiles of each of these shapes that together compute at least `rows` rows."""

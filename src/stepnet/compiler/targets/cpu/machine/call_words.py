@@ -22,6 +22,7 @@ WORDS = (
     "progress",
     "ahead",
     "barrier",
+    "claims",
     "rest",
     "clock",
     "status",
@@ -60,6 +61,7 @@ WORDS = (
 )
 """The 64-bit words of a thread of a call, in order; the pointers of the user's arrays follow.
 
+claims: the pointer to the words by which threads that share the steps claim work (`emit/claims.py`).
 part, more_parts: the number of the part of the rows of each block that the thread computes, and the number of
     other parts, which threads that do not wait for it compute; 0 if it computes all rows.
 ahead: the pointer to the progress of the call whose outputs this call reads while both run; 0 for none.

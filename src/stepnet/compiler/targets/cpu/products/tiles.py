@@ -42,6 +42,9 @@ LARGE_BYTES = 384 * 1024
 """Parameters of at least this size displace everything else of a step from the L1 and L2 caches. Then other
 operands are prefetched, tiles take turns so that each parameter is loaded once, and steps traverse the unit
 blocks forwards and backwards in alternation."""
+CLAIMED_BYTES = 4 * 2**20
+"""The fewest bytes of large parameters, times rows, of which threads that share a step claim unit blocks of
+each other: some 25 microseconds. In less time exchanging the words of the claims costs up to a twentieth."""
 AHEAD_ROWS = 3
 """The fewest rows of a tile that fetches parameters for the tiles that follow. A tile of fewer rows reads its
 own as fast as they arrive."""

@@ -18,7 +18,7 @@ from stepnet.compiler.targets.cpu.machine.call_words import (
     WORDS,
 )
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES, pointer, view
-from stepnet.compiler.targets.cpu.machine.records import LINE
+from stepnet.compiler.targets.cpu.machine.records import CLAIM_BYTES, LINE
 from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
 
 SLACK = 16
@@ -68,6 +68,7 @@ def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) ->
         "lane": slots * strides["lane"],
         "block": rows * strides["block"],
         "nowhere": strides["nowhere"],
+        "claims": 2 * CLAIM_BYTES,
     }
     sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
     sizes |= dict.fromkeys(ROW_TABLES, 8 * rows)
@@ -149,6 +150,7 @@ class Workspace:
         sizes |= {
             "words": whole_lines(together * room * words),
             "kept_words": whole_lines(lanes * room * kept_words),
+            "claims": (together + 1) * CLAIM_BYTES,
         }
         for name in ("now", "next", "lane"):
             sizes[f"inner_{name}"] = whole_lines(slots * strides.get(f"inner {name}", 0))
