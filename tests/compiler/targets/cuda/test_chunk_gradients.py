@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from stepnet.compiler.targets.cuda import (
     CudaEngine,
     CudaMemory,
     DecayForm,
+    DecayWriter,
     EmulatedDevice,
     TrainedChunks,
     assembled,
@@ -37,7 +39,10 @@ from stepnet.compiler.targets.cuda import (
     decay_code,
     decay_form,
     decay_time,
+    empty,
+    get,
     ptxas,
+    put,
 )
 from stepnet.errors import NetError
 from tests.compiler.targets.cuda.matrix_steps import (
@@ -231,6 +236,48 @@ def test_gradients_of_decays(reads: int, writes: int, lengths: tuple[int, ...], 
         made.append(memory.get(memory.decay_gradient(given, offsets, reverse)))
     assert_close(made[0], right, max(lengths), 32 * 16)
     assert made[0].tobytes() == made[1].tobytes()
+
+
+class DecaysWithoutBarrier(DecayWriter):
+    """Writer that leaves out one of the meetings, by its number in the code; -1 for none."""
+
+    def __init__(self, form: DecayForm, left_out: int) -> None:
+        """Begins the kernel."""
+        super().__init__(form)
+        self.left_out, self.counted = left_out, count()
+
+    def meet(self) -> None:
+        """Writes a meeting, unless it is left out."""
+        if next(self.counted) != self.left_out:
+            super().meet()
+
+
+@pytest.mark.parametrize(
+    "left_out", [pytest.param(n, marks=[] if n == 5 else pytest.mark.long) for n in range(7)]
+)
+def test_a_missing_barrier_of_the_decays_is_found(left_out: int) -> None:
+    lengths = 40, 70  # two warps have tiles of the matrix, and the third one goes on at once
+    operands, form = random_operands(1, 1, lengths, 16, 16), DecayForm(1, 1, 16, 16, 64, "float32")
+    racy, whole = (DecaysWithoutBarrier(form, each) for each in (left_out, -1))
+    codes = [whole.written(), racy.written()]
+    assert next(whole.counted) == 7
+
+    def run(place: int, seed: int) -> bytes:
+        """The gradients by one of the codes."""
+        device = EmulatedDevice(seed)
+        given = decay_operands([put(device, each) for each in operands], 1, ENDS)
+        assert given.initial is not None
+        assert given.last is not None
+        made = empty(device, given.decay.shape, "float32")
+        arrays = [made, put(device, np.cumsum([0, *lengths])), empty(device, (3, 2, 16, 16), "float32")]
+        vectors = [*given.reads, *given.d_reads, *given.keys, *given.written]
+        words = [*(each.address for each in arrays), 2, 0]
+        words += [each.address for each in (given.decay, given.initial, given.last, *vectors)]
+        device.launch(codes[place], 4, words)
+        return get(made).tobytes()
+
+    right = run(0, 0)
+    assert any(run(1, seed) != right for seed in range(1, 25))
 
 
 def test_a_gradient_of_decays_is_a_sum_over_pairs_of_steps() -> None:

@@ -24,6 +24,7 @@ from stepnet.compiler.targets.cuda import (
     EmulatedDevice,
     LoopCode,
     LoopForm,
+    UnitForm,
     assembled,
     chunk_choices,
     chunk_code,
@@ -37,6 +38,7 @@ from stepnet.compiler.targets.cuda import (
     ptxas,
     put,
     sorted_lanes,
+    units_code,
 )
 from stepnet.ragged import Positions
 from tests.compiler.targets.cuda.matrix_steps import (
@@ -174,6 +176,7 @@ def run_chunks(loop: LoopCode, plan: Plan, step: MatrixStep, seed: int = 0) -> l
     size = body.type_of(recur.outputs[0]).size
     shapes = [body.type_of(number).shape for number in recur.sequences]
     operands = [put(device, chance.uniform(0, 0.5, (42, *shape)).astype("f4")) for shape in shapes]
+    others = [put(device, chance.uniform(-1, 0, body.type_of(n).shape).astype("f4")) for n in recur.others]
     made = [empty(device, (42, size), "float32"), empty(device, (2, *step.memory), "float32")]
     positions = Positions(np.array([5, 0]), np.array([37, 5]), 42)
     table = sorted_lanes(positions.lengths, loop.group_rows)
@@ -181,7 +184,7 @@ def run_chunks(loop: LoopCode, plan: Plan, step: MatrixStep, seed: int = 0) -> l
     errors = put(device, np.zeros(4, "i8"))
     scratch = empty(device, (max(1, lanes.groups * loop.scratch),), "int8")
     words = [*lanes.words, 0, 0, 0, scratch.address, errors.address]
-    words += [*(each.address for each in operands), 0]
+    words += [*(each.address for each in operands), 0, *(each.address for each in others)]
     device.launch(loop.code, lanes.groups * loop.code.group, [*words, *(array.address for array in made)])
     return [get(array) for array in made]
 
@@ -316,6 +319,28 @@ def test_units_that_depend_on_each_other_have_no_threads_of_their_own() -> None:
     assert (found.count, found.axes, found.are_long) == (96, (1,), True)
     assert unit_fibers(recur_of(MatrixStep(mixed, (16, 4), {"x": (16,)})), 32) is None
     assert unit_fibers(recur_of(kda(64)), 32) is None  # sums of 64 keys are too long for a thread
+
+
+def test_lanes_that_share_a_unit_have_the_bits_of_one() -> None:
+    step = mamba(32)
+    plan = step.plan()
+    fibers = unit_fibers(plan.recurrence.recur, 32)
+    assert fibers is not None
+    one, *shared = (units_code(plan, UnitForm(fibers, *each)) for each in ((1, 4), (2, 2), (4, 8), (4, 1)))
+    assert one is not None
+    right = run_chunks(one, plan, step)
+    for seed, code in enumerate(shared):
+        assert code is not None
+        for a, b in zip(run_chunks(code, plan, step, seed), right, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+def test_more_lanes_share_a_unit_where_there_are_few_sequences() -> None:
+    plan = mamba(1024).plan()
+    for rows, lanes in ((1, "4 lanes"), (16, "4 lanes"), (64, "a thread")):
+        assert loop_of(plan, rows, DEVICE).loop.schedule.startswith(f"{lanes} for each of 1024 units")
+    uneven = mamba(33).plan()  # a warp would have lanes of several sequences
+    assert loop_of(uneven, 16, DEVICE).loop.schedule.startswith("a thread for each of 33 units")
 
 
 def test_exponentials_of_units_are_those_of_the_interpreter() -> None:

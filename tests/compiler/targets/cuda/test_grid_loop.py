@@ -65,6 +65,14 @@ def several(x: Any, m: Any, p: Any) -> Any:
     return c / (1 + n), [c / (1 + abs(n)), n, h, after]
 
 
+def folded(x: Any, m: Any, p: Any) -> Any:
+    """A sum over units, which blocks divide, of what a product made in the same step."""
+    g = np.tanh(x + m["g"] @ p["S"])
+    read = (m["S"] * g[:, :, None]).sum(axis=1)
+    S = 0.5 * m["S"] + x[:, :, None] * x[:, None, :] * 0.1
+    return read, {"g": np.tanh(g + read), "S": S}
+
+
 def spoken(x: Any, h: Any, p: Any) -> Any:
     """The highest of many scores, of no multiple of the units, and its first place, which a memory has."""
     h = np.tanh(x + h @ p["S"])
@@ -79,6 +87,7 @@ STEPS: dict[str, tuple[Callable[..., Any], Any]] = {
     "normed": (normed, UNITS),
     "matrix": (matrix, {"h": UNITS, "S": (UNITS, UNITS), "n": 3, "stays": UNITS}),
     "several": (several, [UNITS] * 4),
+    "folded": (folded, {"g": UNITS, "S": (UNITS, UNITS)}),
     "spoken": (spoken, UNITS),
 }
 PARAMS = {

@@ -3,7 +3,7 @@
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,18 +20,31 @@ from stepnet.compiler.targets.cuda import (
     RECORDED,
     CudaEngine,
     DeviceArray,
+    DeviceCode,
     DeviceWork,
     arranged,
     put,
     spans_of,
 )
 from stepnet.errors import DeviceError, IndexOutsideError
+from tests.compiler.targets.cuda.matrix_steps import mamba
 
 Array = np.ndarray
 CACHE = "stepnet.compiler.targets.cuda.recording.recorded"
 
 
-DEVICE = WatchedDevice()
+class LoopDevice(WatchedDevice):
+    """The device, which keeps the words that its last loop was given."""
+
+    words: Sequence[int] = ()
+
+    def launch(self, code: DeviceCode, blocks: int, words: Sequence[int]) -> None:
+        if code.name.startswith("loop"):
+            self.words = [*map(int, words)]
+        super().launch(code, blocks, words)
+
+
+DEVICE = LoopDevice()
 RANDOM = np.random.default_rng(3)
 X = RANDOM.normal(size=(3, 5, 4)).astype("f4")
 Y = RANDOM.normal(size=(3, 5, 4)).astype("f4")
@@ -158,6 +171,20 @@ def test_less_aligned_arrays_are_another_form() -> None:
     count = len(RECORDED)
     assert bits(rnn(shifted, lengths=lengths, last_only=True, engine="placed")) == first
     assert len(RECORDED) == 2 * count
+
+
+def test_less_aligned_inputs_of_a_loop_that_reads_several_numbers_at_once_are_copied() -> None:
+    step = mamba(8, 4)
+    x = {name: array[None] for name, array in step.values(5).items()}
+    right = bits(step.rnn()({name: there(array) for name, array in x.items()}, engine="placed"))
+    shifted = dict[str, DeviceArray]()
+    for name, array in x.items():
+        room = there(np.concatenate([np.zeros(1, "f4"), array.ravel()]))
+        shifted[name] = DeviceArray(DEVICE, room.address + 4, array.shape, "float32", room)
+    rnn = step.rnn()
+    for _ in range(2):
+        assert bits(rnn(shifted, engine="placed")) == right
+    assert all(word % 16 == 0 for word in DEVICE.words[7:11])  # the inputs, behind the words of every loop
 
 
 def test_parameters_of_the_host_may_change() -> None:

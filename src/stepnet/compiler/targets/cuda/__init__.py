@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.chunked.costs import chunk_choices
     from stepnet.compiler.targets.cuda.chunked.decay_costs import decay_time, time_of_decays
     from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm, decay_form
-    from stepnet.compiler.targets.cuda.chunked.decays import decay_code
+    from stepnet.compiler.targets.cuda.chunked.decays import DecayWriter, decay_code
     from stepnet.compiler.targets.cuda.chunked.form import ChunkForm
     from stepnet.compiler.targets.cuda.chunked.loop import ChunkWriter, chunk_code
     from stepnet.compiler.targets.cuda.chunked.sizes import TrainedChunks
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.loops.others import time_of_blocks
     from stepnet.compiler.targets.cuda.loops.parts import part_code, parts_of
     from stepnet.compiler.targets.cuda.loops.refill import LaidLoop, laid
+    from stepnet.compiler.targets.cuda.loops.unit_form import UnitForm
     from stepnet.compiler.targets.cuda.loops.units import units_code
     from stepnet.compiler.targets.cuda.options import CudaOptions, CudaPrecision
     from stepnet.compiler.targets.cuda.recording.recorded import RECORDED
@@ -94,6 +95,7 @@ __all__ = [
     "CudaOptions",
     "CudaPrecision",
     "DecayForm",
+    "DecayWriter",
     "Device",
     "DeviceArray",
     "DeviceCode",
@@ -121,6 +123,7 @@ __all__ = [
     "TensorShape",
     "TensorStep",
     "TrainedChunks",
+    "UnitForm",
     "arranged",
     "as_wavefronts",
     "assembled",
@@ -178,6 +181,7 @@ HOMES = {
     "ChunkForm": "chunked.form",
     "DecayForm": "chunked.decay_form",
     "TrainedChunks": "chunked.sizes",
+    "DecayWriter": "chunked.decays",
     "decay_code": "chunked.decays",
     "decay_form": "chunked.decay_form",
     "decay_time": "chunked.decay_costs",
@@ -250,6 +254,7 @@ HOMES = {
     "TensorShape": "tensor.shape",
     "TensorStep": "tensor.step",
     "time_of_blocks": "loops.others",
+    "UnitForm": "loops.unit_form",
     "units_code": "loops.units",
     "KernelWriter": "writer",
     "kernel_code": "written",

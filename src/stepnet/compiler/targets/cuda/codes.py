@@ -114,6 +114,7 @@ class LoopCode:
     scratch: the bytes of main memory for each group. zeros: how many of them are zero at first.
     whole: the number that the steps of a turn are rounded up to a multiple of.
     together: the steps that are computed together, so that bits depend on where a sequence is divided.
+    aligned: the bytes to which the arrays that it reads are aligned.
     """
 
     code: DeviceCode
@@ -123,6 +124,7 @@ class LoopCode:
     zeros: int = 0
     whole: int = 1
     together: int = 1
+    aligned: int = 1
 
 
 def read_after_loop(plan: Plan, codes: Iterable[DeviceStage | ProductCode]) -> list[int]:

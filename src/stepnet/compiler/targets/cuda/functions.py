@@ -9,6 +9,7 @@
     shuffle_down_i32, ...   a number of the lane that is some lanes further, one's own beyond the last
     shuffle_xor_float32     a number of the lane whose number differs in some bits
     record_error            keeps what the first thread that calls it has found
+    wide_product            the product of two numbers of 32 bits, of 64 bits
     anew                    an integer as it is, which LLVM takes for another one each time
     fmod, fmodf             remainders of floats, exact as those of C
     acquire, release        of a counter in main memory
@@ -130,6 +131,8 @@ define {float, float, float, float} @read_tagged(ptr %p) alwaysinline {
 define void @pause() alwaysinline { ret void }
 define i64 @anew(i64 %x) alwaysinline {
   %1 = call i64 asm sideeffect "mov.b64 $0, $1;", "=l,l"(i64 %x) ret i64 %1 }
+define i64 @wide_product(i32 %a, i32 %b) alwaysinline {
+  %1 = call i64 asm "mul.wide.s32 $0, $1, $2;", "=l,r,r"(i32 %a, i32 %b) ret i64 %1 }
 define float @exp2(float %x) alwaysinline {
   %1 = call float asm "ex2.approx.ftz.f32 $0, $1;", "=f,f"(float %x) ret float %1 }
 define float @reciprocal(float %x) alwaysinline {

@@ -379,7 +379,7 @@ class PlanRun:
             return
         for number in picked.values():
             self.values[number] = self.made(plan.net, number)
-        self.launch_loop([*map(address_of, (*self.loop_operands(), *self.loop_results()))])
+        self.launch_loop(self.loop_operands(), self.loop_results())
 
     def loop_operands(self) -> list[DeviceArray | None]:
         """Returns the arrays that the loop reads; None for memories of zeros."""
@@ -411,8 +411,10 @@ class PlanRun:
         rest.errors = self.errors
         return rest
 
-    def launch_loop(self, arrays: Sequence[int]) -> None:
-        """Launches the kernel of the loop. arrays: the addresses of its operands and results."""
+    def launch_loop(
+        self, operands: Sequence[DeviceArray | None], results: Sequence[DeviceArray | None]
+    ) -> None:
+        """Launches the kernel of the loop. Operands that are not aligned as it needs them are copied."""
         rows, places, memory = self.call.positions.rows, self.places, self.memory
         if self.call.until is not None:
             self.taken = memory.zeros((rows,), "int64")
@@ -420,6 +422,11 @@ class PlanRun:
             return
         loop, lanes = self.laid()
         groups = lanes.groups
+        given = [
+            array if array is None or array.address % loop.aligned == 0 else memory.copy(array)
+            for array in operands
+        ]
+        arrays = [*map(address_of, (*given, *results))]
         scratch = empty(memory.device, (groups, loop.scratch), "int8") if loop.scratch else None
         if scratch is not None and loop.zeros:
             for group in range(groups):

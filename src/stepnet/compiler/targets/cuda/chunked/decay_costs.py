@@ -14,7 +14,7 @@ from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.tensor.costs import SCHEDULERS
 from stepnet.compiler.targets.cuda.tensor.facts import facts_of
 
-MEETINGS = 10
+MEETINGS = 7
 """The barriers of a chunk, in both passes."""
 WAITS = 3
 """The instructions of a turn of a sum that wait for one another."""

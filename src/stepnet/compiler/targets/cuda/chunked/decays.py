@@ -65,6 +65,10 @@ class DecayWriter:
 
     # ---- the kernel
 
+    def meet(self) -> None:
+        """Writes a meeting of all threads."""
+        self.code.barrier()
+
     def written(self) -> DeviceCode:
         """Writes the kernel."""
         code, form = self.code, self.form
@@ -80,7 +84,6 @@ class DecayWriter:
         own = Head(head, first, code.sub(end, first), code.mul(code.block_index, size), kept)
         chunks = code.sdiv(code.add(own.count, integer(form.steps - 1)), steps)
         self.move_matrix("last", own.matrix)
-        code.barrier()
         with code.loop(integer(0), chunks) as place:
             self.behind(own, code.sub(code.sub(chunks, place), integer(1)))
         self.move_matrix("initial", own.matrix)
@@ -120,7 +123,9 @@ class DecayWriter:
         return code.add(own.first, code.select(is_back, back, step))
 
     def load(self, own: Head, chunk: Value, names: str) -> None:
-        """Writes loads of the vectors of a chunk, 0 behind the last step, and the products of its decays."""
+        """Writes loads of the vectors of a chunk, 0 behind the last step, and the products of its decays, for
+        which the threads meet once more.
+        """
         code, form = self.code, self.form
         begin = code.mul(chunk, integer(form.steps))
 
@@ -145,7 +150,7 @@ class DecayWriter:
             is_real, there = place(step)
             value = code.read_element(DTYPE, code.pointer("decays"), there)
             self.arrays.write(code.select(is_real, value, ONE), "decay", (step, 1))
-        code.barrier()
+        self.meet()
         with code.over_threads(form.steps + 1) as first:
 
             def turn(step: Value, product: list[Value]) -> list[Value]:
@@ -156,14 +161,14 @@ class DecayWriter:
                 return [code.select(is_later, code.fmul(product[0], decay), product[0])]
 
             code.carry(0, form.steps + 1, [ONE], turn)
-        code.barrier()
 
     def behind(self, own: Head, chunk: Value) -> None:
         """Writes a chunk of the first pass: keeps dS behind it, and makes that ahead of it."""
         self.move_matrix("scratch", self.kept_at(own, chunk), out=True)
         self.load(own, chunk, "xr")
+        self.meet()
         self.change("x", "r", is_back=True)
-        self.code.barrier()
+        self.meet()
 
     def chunk(self, own: Head, chunk: Value) -> None:
         """Writes a chunk of the second pass."""
@@ -171,12 +176,12 @@ class DecayWriter:
         self.load(own, chunk, "xrpw")
         self.multiply_pairs()
         self.multiply_ends(self.kept_at(own, chunk))
-        code.barrier()
+        self.meet()
         self.sum_ends()
         self.change("p", "w", is_back=False)
-        code.barrier()
+        self.meet()
         self.between()
-        code.barrier()
+        self.meet()
         with code.over_threads(form.steps) as step:
 
             def add(behind: Value, total: list[Value]) -> list[Value]:
@@ -190,7 +195,6 @@ class DecayWriter:
             with code.when(code.icmp_signed("<", at, own.count)):
                 there = code.add(code.mul(self.entry(own, at), code.word("heads")), own.head)
                 code.write_element(DTYPE, total, code.pointer("target"), there)
-        code.barrier()
 
     def change(self, left: str, right: str, is_back: bool) -> None:
         """Writes the matrix at the other end of the chunk: decayed, with all outer products added to it.

@@ -1,7 +1,7 @@
 """The choice of a loop whose steps are not on tensor cores as a whole: the kernels for any step.
 
 gated delta rule        ->  chunks of steps, whose products are on tensor cores
-Mamba                   ->  a thread for each unit
+Mamba                   ->  a thread for each unit, or some lanes of a warp
 gru of 2048             ->  groups of blocks, which keep the weights; products alone on tensor cores
 a step of few products  ->  a block for each sequence
 """
@@ -12,7 +12,6 @@ from math import ceil, prod
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.chunked.costs import REGISTERS, ChunkChoice, chunk_choices, fastest
 from stepnet.compiler.targets.cuda.chunked.loop import chunk_code
-from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.entries.statements import Statements
 from stepnet.compiler.targets.cuda.grid.loop import grid_code
@@ -30,7 +29,7 @@ from stepnet.compiler.targets.cuda.loops.kept import ChosenLoop
 from stepnet.compiler.targets.cuda.loops.lanes import LanePace
 from stepnet.compiler.targets.cuda.loops.loop import LoopForm, loop_code
 from stepnet.compiler.targets.cuda.loops.parts import most_parts, part_code, parts_of
-from stepnet.compiler.targets.cuda.loops.unit_costs import unit_pace
+from stepnet.compiler.targets.cuda.loops.unit_costs import unit_choices
 from stepnet.compiler.targets.cuda.loops.units import fibers_of, units_code
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, PRODUCTS
@@ -100,8 +99,8 @@ def other_loop(
         return ChosenLoop(
             chunk_code(plan, chunks.form), 0, chunks.reason, chunks.microseconds, REGISTERS, chunks.pace
         )
-    if flag is None and (units := units_code(plan)) is not None:
-        return of_units(plan, units, rows, facts, reason)
+    if flag is None and (units := of_units(plan, rows, facts, reason)) is not None:
+        return units
     statements = LoopForm(plan, 1, LANES, facts.shared).statements
     owners = ownership(statements)
     without, tiled = ways(plan, rows, facts, options, flag, statements, owners)
@@ -171,17 +170,28 @@ def in_chunks(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions) -
     return fastest(found, usual[0].form.steps)
 
 
-def of_units(plan: Plan, units: LoopCode, rows: int, facts: DeviceFacts, reason: str) -> ChosenLoop:
-    """Returns the kernel with a thread for each unit, with an estimate where a unit has several elements.
+def of_units(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> ChosenLoop | None:
+    """Returns the kernel with threads for each unit, with an estimate where a unit has several elements; None
+    if units depend on each other.
 
     reason: why it is not on tensor cores.
     """
     fibers, alone = fibers_of(LoopForm(plan, 1, LANES, 0)), f"not on tensor cores: {reason}; units are alone"
-    if fibers is None or not fibers.are_long:
-        return ChosenLoop(units, 0, alone)
-    microseconds, pace = unit_pace(units, fibers, plan.recurrence.recur.sequences, rows, facts)
-    said = f"{alone}, each with {max(fibers.lengths)} elements; {microseconds:.2f} us for a step"
-    return ChosenLoop(units, 0, said, microseconds, pace=pace)
+    if fibers is None:
+        return None
+    if not fibers.are_long:
+        code = units_code(plan)
+        return None if code is None else ChosenLoop(code, 0, alone)
+    refused = set[int]()
+    for choice in unit_choices(fibers, plan.recurrence.recur.sequences, rows, facts):
+        if choice.form.lanes not in refused:
+            code = units_code(plan, choice.form)
+            if code is not None:
+                said = f"{alone}, each with {max(fibers.lengths)} elements; "
+                said += f"{choice.microseconds:.2f} us for a step"
+                return ChosenLoop(code, 0, said, choice.microseconds, pace=choice.pace)
+            refused.add(choice.form.lanes)
+    return None
 
 
 def time_of_blocks(plan: Plan, rows: int, facts: DeviceFacts) -> float:

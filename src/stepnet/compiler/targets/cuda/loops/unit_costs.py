@@ -1,63 +1,88 @@
-"""Estimates of the time of a loop whose units have fibers, a thread for each unit (`units.py`).
+"""Estimates of the time of a loop whose units have fibers (`units.py`), and with them the choice of its form.
 
-Instructions are counted by the elements of a unit, and wait for main memory only where less than that is done
-meanwhile. Nothing of it was measured.
+Instructions are counted by the elements of a thread; the numbers of each kind are those of the machine code
+by ptxas. Nothing of it was measured.
 """
 
 from collections.abc import Collection
+from itertools import product
 from math import ceil
 
 from stepnet.compiler.plan.apart import UnitFibers
-from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.loops.lanes import LanePace
-from stepnet.compiler.targets.cuda.tensor.costs import (
-    EXACT,
-    SCHEDULERS,
-    TURN_READS,
-    instructions,
-)
+from stepnet.compiler.targets.cuda.loops.unit_form import THREADS, UnitForm, is_product, lanes_of, uses_of
+from stepnet.compiler.targets.cuda.tensor.costs import EXACT, SCHEDULERS, TURN_READS, instructions
 from stepnet.compiler.targets.cuda.tensor.facts import facts_of
+from stepnet.compiler.values.records import dataclass
 
-EXPONENTIAL = 8
-"""The instructions of an exponential by the GPU's power of 2."""
-READ, STEP = 2, 20
-"""The instructions that read an element of main memory, and those of a step besides."""
-REGISTERS = 255
-"""The registers of a thread; those that memories leave are for inputs of steps ahead."""
+EXPONENTIAL, SHUFFLE = 6, 2
+"""The instructions of an exponential by the GPU's power of 2; of a number from another lane, with its sum."""
+PIECE, STEP = 4, 10
+"""The numbers that are read at once, where they lie side by side; the instructions of a step besides."""
+BESIDE = 64
+"""The registers of a thread besides those of memories, twice, and of the inputs of steps ahead."""
+AHEAD = 1, 2, 4, 8
+"""The steps whose inputs may be read ahead."""
 
 
-def unit_instructions(fibers: UnitFibers, sequences: Collection[int]) -> float:
+@dataclass(frozen=True)
+class UnitChoice:
+    """A way to run units, with the estimate of the microseconds of a step of all sequences."""
+
+    form: UnitForm
+    microseconds: float
+    pace: LanePace
+
+
+def unit_instructions(form: UnitForm, sequences: Collection[int]) -> float:
     """Returns the instructions of a thread for a step of a unit. sequences: the inputs that steps read."""
-    body, longest, total = fibers.body, max(fibers.lengths), float(STEP)
+    body, total = form.fibers.body, float(STEP)
+    uses = uses_of(body)
     for number, node in enumerate(body.nodes):
-        if len(node.types) == 1:
-            size = node.type.size
-            own = size // fibers.count if size >= fibers.count else min(size, longest)
-            if node.kind == "pointwise":
-                is_exp = node.operation == "exp" and node.type.dtype == "float32"
-                total += own * (EXPONENTIAL if is_exp else instructions(node.operation, EXACT))
-            elif node.kind == "reduce":
-                total += own * body.type_of(node.inputs[0]).size / max(1, size)
-            elif node.operation == "input" and number in sequences:
-                total += READ * own
+        if len(node.types) != 1:
+            continue
+        own = form.own(number)
+        is_added = node.operation in ("add", "sum") and any(is_product(body, n, uses) for n in node.inputs)
+        if node.kind == "pointwise":
+            is_exp = node.operation == "exp" and node.type.dtype == "float32"
+            total += own * (EXPONENTIAL if is_exp else instructions(node.operation, EXACT)) - own * is_added
+        elif node.kind == "reduce":
+            terms = form.own(node.inputs[0]) // max(1, own)
+            total += own * terms * (1 - is_added) + own * SHUFFLE * (form.lanes // 2)
+        elif node.operation == "input" and number in sequences:
+            total += 1 + ceil(own / PIECE if own % PIECE == 0 else own)
     return total
 
 
-def unit_pace(
-    code: LoopCode, fibers: UnitFibers, sequences: Collection[int], rows: int, device: DeviceFacts
-) -> tuple[float, LanePace]:
-    """Estimates the microseconds of a step of some sequences, and the pace of groups of blocks.
+def registers(form: UnitForm, sequences: Collection[int]) -> int:
+    """Estimates the registers of a thread. sequences: the inputs that steps read."""
+    memories = sum(form.own(number) for number in form.fibers.memories)
+    return BESIDE + 2 * memories + form.ahead * (1 + sum(form.own(number) for number in sequences))
 
-    sequences: the inputs that steps read.
+
+def unit_choice(form: UnitForm, sequences: Collection[int], rows: int, device: DeviceFacts) -> UnitChoice:
+    """Estimates the time of a way to run units. sequences: the inputs that steps read. rows: how many
+    sequences there are.
     """
-    facts, threads, group = facts_of(device), code.code.threads, code.code.group
-    together = max(1, device.registers // (REGISTERS * threads))
-    blocks = ceil(rows / code.group_rows) * group
-    used = min(together, ceil(blocks / device.multiprocessors))
-    at_once = used * device.multiprocessors
-    warps = used * threads / LANES / SCHEDULERS
+    facts, group = facts_of(device), form.blocks
+    together = max(1, device.registers // (registers(form, sequences) * THREADS))
+    blocks = ceil(rows / form.rows) * group
+    at_once = together * device.multiprocessors
+    warps = min(together, ceil(blocks / device.multiprocessors)) * THREADS / LANES / SCHEDULERS
     instruction = facts.warp + facts.scheduler * max(1.0, warps)
-    step = instruction * unit_instructions(fibers, sequences)
+    computed = instruction * unit_instructions(form, sequences)
+    # The inputs of a step take the place of those of an earlier one, behind its end.
+    step = max(computed, facts.read / (form.ahead - 1)) if form.ahead > 1 else computed + facts.read
     pace = LanePace(max(1, at_once // group), step * max(1.0, group / at_once), TURN_READS * facts.read)
-    return ceil(blocks / at_once) * step, pace
+    return UnitChoice(form, ceil(blocks / at_once) * step, pace)
+
+
+def unit_choices(
+    fibers: UnitFibers, sequences: Collection[int], rows: int, device: DeviceFacts
+) -> list[UnitChoice]:
+    """Returns the ways to run units whose registers suffice, the fastest first: all have the same bits."""
+    forms = [UnitForm(fibers, *each) for each in product(lanes_of(fibers), AHEAD)]
+    fitting = [form for form in forms if registers(form, sequences) < 255 or form.ahead == 1]
+    found = [unit_choice(form, sequences, rows, device) for form in fitting]
+    return sorted(found, key=lambda each: each.microseconds)

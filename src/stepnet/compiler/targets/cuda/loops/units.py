@@ -1,33 +1,31 @@
 """The loop of a step whose units are alone: a thread runs all steps of one unit of one sequence.
 
 A unit has one element of each memory, or a few, over which the step sums (`plan/apart.py`). They are in
-registers, and no thread waits for another. What takes time is main memory: so a thread reads the inputs of
-several steps ahead. The steps of one turn of the loop are written one after another, each with registers of
-its own for its inputs, so that no value moves from register to register.
+registers, and no thread waits for another but those of a warp that share a unit (`unit_form.py`). What takes
+time is main memory: so a thread reads the inputs of several steps ahead. The steps of one turn of the loop
+are written one after another, each with registers of its own for its inputs, so that no value moves from
+register to register; behind each of them the last step leaves the loop.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
 from llvmlite import ir
 
 from stepnet.compiler.plan.apart import UnitFibers, unit_fibers
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.targets.cpu.writing.code import integer
+from stepnet.compiler.targets.cpu.writing.code import I64, integer
 from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.codes import LoopCode
-from stepnet.compiler.targets.cuda.entries.elements import ElementWriter, RowOfThread, Source, zero
-from stepnet.compiler.targets.cuda.entries.places import Place, PlaceWriter, known_number
+from stepnet.compiler.targets.cuda.entries.elements import RowOfThread, zero
+from stepnet.compiler.targets.cuda.entries.places import Place
 from stepnet.compiler.targets.cuda.loops.lane_code import LaneTurn, turns_of
 from stepnet.compiler.targets.cuda.loops.loop import LoopForm, LoopWriter
-from stepnet.compiler.targets.cuda.tensor.approximate import exponential
-from stepnet.compiler.values.records import dataclass
+from stepnet.compiler.targets.cuda.loops.unit_code import FiberIndex, UnitWriter, UnknownElementError
+from stepnet.compiler.targets.cuda.loops.unit_form import THREADS, UnitForm
+from stepnet.compiler.targets.cuda.loops.unit_moves import PIECE, UnitMoves, UnitPlace
 
 Value = ir.Value
-THREADS = 64
-REGISTERS, FIBER_REGISTERS = 96, 144
-"""The most registers for the inputs of steps ahead: of units of one element, and of fibers."""
-MOST_AHEAD = 16
 MOST_FIBER = 32
 """The most elements of a memory that a unit has."""
 
@@ -57,125 +55,49 @@ def fibers_of(form: LoopForm) -> UnitFibers | None:
     return unit_fibers(form.plan.recurrence.recur, MOST_FIBER)
 
 
-def units_code(plan: Plan) -> LoopCode | None:
-    """Makes the kernel of a plan's loop with a thread for each unit of each sequence; None if the units of
-    the step depend on each other.
+def units_code(plan: Plan, units: UnitForm | None = None) -> LoopCode | None:
+    """Makes the kernel of a plan's loop with threads for each unit of each sequence; None if the units of the
+    step depend on each other, or if lanes that share one cannot run it.
+
+    units: with their threads; None for a thread for each.
     """
     form = LoopForm(plan, 1, THREADS, 0)
-    fibers = fibers_of(form)
+    fibers = fibers_of(form) if units is None else units.fibers
     if fibers is None:
         return None
+    units = units or UnitForm(fibers)
     try:
-        rows = max(1, THREADS // fibers.count)
-        return UnitLoopWriter(replace(form, group_rows=rows), fibers).written()
+        return UnitLoopWriter(replace(form, group_rows=units.rows), units).written()
     except UnknownElementError:
         return None
-
-
-class UnknownElementError(Exception):
-    """A step reads an element of a fiber that is not known when the code is written."""
-
-
-@dataclass(frozen=True)
-class InputRead:
-    """A read of a step's input: the array, and the element of the step's entry."""
-
-    source: Source
-    flat: Value
-
-
-class UnitWriter(ElementWriter):
-    """Writer of elements whose memories and inputs are in registers.
-
-    inputs: the reads of inputs in the order in which the elements of a step read them. others: the elements
-    of all other arrays, in their order, which are the same at all steps. Both are found by writing a step.
-    """
-
-    def __init__(self, code: PlaceWriter, fibers: UnitFibers, sources: Mapping[int, Source]) -> None:
-        """Takes the units, and the arrays that a step reads."""
-        super().__init__(code, fibers.body, sources, {})
-        self.fibers = fibers
-        self.inputs, self.others = list[InputRead](), list[Value]()
-        self.memories = dict[int, list[Value]]()
-        self.given: Iterator[Value] | None = None
-        self.known: Iterator[Value] | None = None
-
-    def written(self, number: int, place: Place, row: RowOfThread, own: bool) -> Value:
-        """Writes an element of a node that is not known yet."""
-        if number in self.memories:
-            return self.memories[number][self.in_fiber(number, place)]
-        source, node = self.sources.get(number), self.net.nodes[number]
-        if self.fibers.are_long and node.operation == "exp" and node.type.dtype == "float32":
-            return exponential(self.code, self.element(node.inputs[0], place, row))
-        if source is None:
-            return super().written(number, place, row, own)
-        if source.by == "entry":
-            if self.given is not None:
-                return next(self.given)
-            self.inputs.append(InputRead(source, place.flat))
-            return zero(source.dtype)
-        if self.known is not None:
-            return next(self.known)
-        self.others.append(self.read(source, place, row))
-        return self.others[-1]
-
-    def in_fiber(self, number: int, place: Place) -> int:
-        """Returns which element of the unit's fiber of a memory lies at a place."""
-        axis = self.fibers.axis_of(number)
-        if axis is None:
-            return 0
-        known = known_number(place.coordinates[axis])
-        if known is None:
-            raise UnknownElementError
-        return known
-
-    def places(self, number: int, unit: Value) -> list[Place]:
-        """Writes the places of a unit's elements of a memory or a result."""
-        code, shape, axis = self.code, self.net.type_of(number).shape, self.fibers.axis_of(number)
-        if axis is None:
-            return [Place(code, shape, unit)]
-        others = Place(code, shape[:axis] + shape[axis + 1 :], unit).coordinates
-        made = [[*others[:axis], integer(n), *others[axis:]] for n in range(shape[axis])]
-        return [Place(code, shape, None, each) for each in made]
-
-    def step(
-        self, numbers: list[int], unit: Value, row: RowOfThread, inputs: list[Value] | None
-    ) -> dict[int, list[Value]]:
-        """Writes a step of a unit; returns its elements of some nodes.
-
-        inputs: the elements of the inputs; None to find which there are, with any numbers in their place.
-        """
-        self.begin()
-        self.given = None if inputs is None else iter(inputs)
-        self.known = None if inputs is None else iter(self.others)
-        return {n: [self.element(n, place, row) for place in self.places(n, unit)] for n in numbers}
 
 
 class UnitLoopWriter(LoopWriter):
     """Writer of the kernel of a loop whose units are alone."""
 
-    def __init__(self, form: LoopForm, fibers: UnitFibers) -> None:
+    def __init__(self, form: LoopForm, units: UnitForm) -> None:
         """Begins the kernel."""
         super().__init__(form)
-        self.fibers = fibers
-        self.writer = UnitWriter(self.code, fibers, self.sources())
+        self.units, self.fibers = units, units.fibers
+        self.thread, self.lane_of_unit = self.code.divided(self.code.thread, units.lanes)
+        self.writer = UnitWriter(self.code, units, self.sources(), self.lane_of_unit)
 
     def written(self) -> LoopCode:
         """Writes the kernel."""
-        code, rows, size = self.code, self.form.group_rows, self.fibers.count
-        blocks = -(-size // THREADS)
-        group, part = code.divided(code.block_index, blocks)
-        place, unit = code.divided(code.thread, size) if blocks == 1 else (integer(0), code.thread)
-        unit = code.summed(unit, code.multiplied(part, THREADS))
+        code, units, size = self.code, self.units, self.fibers.count
+        group, part = code.divided(code.block_index, units.blocks)
+        place, unit = code.divided(self.thread, size) if units.blocks == 1 else (integer(0), self.thread)
+        unit = code.summed(unit, code.multiplied(part, THREADS // units.lanes))
         is_unit = code.and_(
-            code.icmp_signed("<", place, integer(rows)), code.icmp_signed("<", unit, integer(size))
+            code.icmp_signed("<", place, integer(units.rows)), code.icmp_signed("<", unit, integer(size))
         )
         with code.when(is_unit):
             ahead = self.unit(group, place, unit)
-        made = code.finished(THREADS, 0, blocks)
+        made = code.finished(THREADS, 0, units.blocks)
         elements = f" of {max(self.fibers.lengths)} elements" if self.fibers.are_long else ""
-        schedule = f"a thread for each of {size} units{elements}, inputs read {ahead} steps ahead"
-        return LoopCode(made, schedule, rows)
+        threads = "a thread" if units.lanes == 1 else f"{units.lanes} lanes"
+        schedule = f"{threads} for each of {size} units{elements}, inputs read {ahead} steps ahead"
+        return LoopCode(made, schedule, units.rows, aligned=PIECE)
 
     def unit(self, group: Value, place: Value, unit: Value) -> int:
         """Writes all turns of a unit of a lane; returns how many steps ahead it reads."""
@@ -202,68 +124,65 @@ class UnitLoopWriter(LoopWriter):
         return ahead[0]
 
     def by_memory(self, values: list[Value]) -> list[list[Value]]:
-        """Returns the elements of all memories of a unit as lists of those of each."""
+        """Returns the thread's elements of all memories as lists of those of each."""
         found, rest = list[list[Value]](), values
-        for length in self.fibers.lengths:
-            found, rest = [*found, rest[:length]], rest[length:]
+        for length, axis in zip(self.fibers.lengths, self.fibers.axes, strict=True):
+            own = 1 if axis is None else length // self.units.lanes
+            found, rest = [*found, rest[:own]], rest[own:]
         return found
 
     def steps_of_turn(self, lane: LaneTurn, memories: list[Value], unit: Value) -> tuple[list[Value], int]:
-        """Writes all steps of a unit in a turn. memories: its elements ahead of it; returns those at its end,
-        and how many steps ahead it reads.
+        """Writes all steps of a unit in a turn. memories: the thread's elements ahead of it; returns those at
+        its end, and how many steps ahead it reads.
         """
         code, kinds, writer = self.code, self.form.kinds, self.writer
         done = code.add(code.read_or(integer(0), "first_steps", lane.row), lane.before)
         numbers = list(dict.fromkeys([*kinds["y"], *kinds["f"]]))
-        true = ir.Constant(ir.IntType(1), 1)
+        entry = RowOfThread(integer(0), integer(0), lane.row, ir.Constant(ir.IntType(1), 1), done)
         writer.memories = dict(zip(kinds["m"], self.by_memory(memories), strict=True))
-        writer.step(numbers, unit, RowOfThread(integer(0), integer(0), lane.row, true, done), None)
-        registers = FIBER_REGISTERS if self.fibers.are_long else REGISTERS
-        ahead = max(1, min(MOST_AHEAD, registers // max(len(writer.inputs), 1)))
+        writer.step(numbers, unit, entry, None)
+        ahead = self.units.steps_ahead(len(writer.inputs))
+        moves = UnitMoves(code, lane, writer.inputs)
+        results = self.results(moves, unit)
 
-        def entry(step: Value) -> Value:
-            """Writes the entry of a step; that of the last one for those beyond."""
-            within = code.smaller(step, code.sub(lane.count, integer(1)))
-            time = self.time_at(lane, within)
-            return code.add(lane.start, code.read_or(time, "steps", time))
-
-        def inputs(step: Value) -> list[Value]:
-            """Writes the loads of the inputs of a step."""
-            at = entry(step)
-            return [
-                code.read_element(
-                    read.source.dtype,
-                    read.source.pointer,
-                    code.summed(code.multiplied(at, read.source.size), read.flat),
-                )
-                for read in writer.inputs
-            ]
-
-        def turn(first: Value, carried: list[Value]) -> list[Value]:
-            """Writes the steps of one turn."""
-            present, count = carried[: len(memories)], len(writer.inputs)
-            read = carried[len(memories) :]
-            slots = [read[place * count : (place + 1) * count] for place in range(ahead)]
-            for place in range(ahead):
-                step = code.summed(first, integer(place))
-                is_real = code.icmp_signed("<", step, lane.count)
-                at = entry(step)
-                row = RowOfThread(integer(0), at, lane.row, is_real, code.add(step, done))
-                writer.memories = dict(zip(kinds["m"], self.by_memory(present), strict=True))
-                values = writer.step(numbers, unit, row, slots[place])
-                slots[place] = inputs(code.summed(step, integer(ahead)))
-                self.write_step(values, at, unit, is_real)
-                following = [value for number in kinds["f"] for value in values[number]]
-                pairs = zip(following, present, strict=True)
-                present = [code.select(is_real, *each) for each in pairs]
-            return [*present, *(value for slot in slots for value in slot)]
+        def step(number: Value, present: list[Value], place: Value, inputs: list[Value]) -> list[Value]:
+            """Writes a step; returns the memories after it."""
+            row = replace(entry, step=code.add(code.sext(number, I64), done))
+            writer.memories = dict(zip(kinds["m"], self.by_memory(present), strict=True))
+            values = writer.step(numbers, unit, row, inputs)
+            for wanted, node, targets in results:
+                with code.when(wanted):
+                    for target, value in zip(targets, values[node], strict=True):
+                        moves.write(value, target, place)
+            return [value for node in kinds["f"] for value in values[node]]
 
         def run() -> list[Value]:
             """Writes all steps; returns the memories after them."""
-            first = [value for place in range(ahead) for value in inputs(integer(place))]
-            return code.carry(0, lane.count, [*memories, *first], turn, step=ahead)[: len(memories)]
+            return moves.all_steps(memories, ahead, step)
 
         return code.either(code.icmp_signed(">", lane.count, integer(0)), run, memories), ahead
+
+    def has_first(self, number: int, condition: Value) -> Value:
+        """Writes whether a condition holds; for a value of one element of a unit, in its first lane alone."""
+        code = self.code
+        if self.units.lanes == 1 or self.fibers.axis_of(number) is not None:
+            return condition
+        return code.and_(condition, code.icmp_signed("==", self.lane_of_unit, integer(0)))
+
+    def results(self, moves: UnitMoves, unit: Value) -> list[tuple[Value, int, list[UnitPlace]]]:
+        """Writes the places of a unit's outputs; returns for each whether it is wanted, its node, and where
+        its elements are.
+        """
+        found = list[tuple[Value, int, list[UnitPlace]]]()
+        for place, number in enumerate(self.form.kinds["y"]):
+            type_, pointer = self.form.body.type_of(number), self.code.pointer(f"y{place}")
+            wanted = self.code.icmp_signed("!=", self.code.word(f"y{place}"), integer(0))
+            axis, own = self.fibers.axis_of(number), self.writer.places(number, unit)
+            apart = 0 if axis is None else prod(type_.shape[axis + 1 :])
+            places = (FiberIndex(own[0].flat, n * apart) for n in range(len(own)))
+            targets = [moves.place(type_.dtype, pointer, type_.size, at) for at in places]
+            found.append((self.has_first(number, wanted), number, targets))
+        return found
 
     def initial(self, place: int, sequence: Value, at: Place) -> Value:
         """Writes an element of an initial memory: a load, or zero where there is no array."""
@@ -281,27 +200,12 @@ class UnitLoopWriter(LoopWriter):
         is_given = code.icmp_signed("!=", code.word(f"m{place}"), integer(0))
         return code.either(is_given, read, [zero(type_.dtype)])[0]
 
-    def write_step(self, values: dict[int, list[Value]], entry: Value, unit: Value, is_real: Value) -> None:
-        """Writes the stores of a step's outputs."""
-        code = self.code
-        for place, number in enumerate(self.form.kinds["y"]):
-            wanted, type_ = (
-                code.icmp_signed("!=", code.word(f"y{place}"), integer(0)),
-                self.form.body.type_of(number),
-            )
-            with code.when(code.and_(is_real, wanted)):
-                for at, value in zip(self.writer.places(number, unit), values[number], strict=True):
-                    index = code.add(code.multiplied(entry, type_.size), at.flat)
-                    code.write_element(type_.dtype, value, code.pointer(f"y{place}"), index)
-
     def write_memory(self, place: int, sequence: Value, places: list[Place], values: list[Value]) -> None:
         """Writes the stores of a final memory."""
-        code, type_ = self.code, self.form.body.type_of(self.form.kinds["m"][place])
-        made, wanted = (
-            self.form.dtypes.final[place],
-            code.icmp_signed("!=", code.word(f"f{place}"), integer(0)),
-        )
-        with code.when(wanted):
+        code, number = self.code, self.form.kinds["m"][place]
+        type_, made = self.form.body.type_of(number), self.form.dtypes.final[place]
+        wanted = code.icmp_signed("!=", code.word(f"f{place}"), integer(0))
+        with code.when(self.has_first(number, wanted)):
             for at, value in zip(places, values, strict=True):
                 index = code.add(code.multiplied(sequence, type_.size), at.flat)
                 code.write_element(

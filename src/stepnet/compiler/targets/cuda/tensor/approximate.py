@@ -39,13 +39,14 @@ def exp(code: Code, x: ir.Value, factor: float) -> ir.Value:
 
 def exponential(code: Code, x: ir.Value) -> ir.Value:
     """Writes the exponential of x by the GPU's power of 2, within some units of its last place: that of the
-    product with the logarithm, and of what rounding that product leaves.
+    product with a logarithm, times 1 and what the logarithm of that power leaves of x.
     """
-    high = float(np.float32(log2(e)))
-    product = code.fmul(x, number(high))
-    left = code.fused(x, number(log2(e) - high), code.fused(x, number(high), code.fneg(product)))
+    product = code.fmul(x, number(log2(e)))
+    high = float(np.float32(log(2.0)))
+    left = code.fused(code.fneg(product), number(high), x)
+    left = code.fused(code.fneg(product), number(log(2.0) - high), left)
     power = code.function_call("exp2", F32, [product])
-    near = code.fused(code.fmul(power, left), number(log(2.0)), power)
+    near = code.fused(power, left, power)
     is_small = code.fcmp_ordered("<", code.intrinsic("fabs", F32, [product]), number(LARGE))
     return code.select(is_small, near, power)
 
