@@ -1,11 +1,11 @@
 """Writes a thread's place in a loop on tensor cores, and the addresses of what it reads and writes.
 
-A thread holds a value as up to four elements: of 2 units x 2 sequences. Left operands of products are in
-shared memory as [unit][sequence] for each 8 sequences, or in bfloat16 as [pair of units][sequence][unit],
-each in two places, which alternate from step to step, so that a step needs one barrier; or in one place,
-where warps that divide a sum meet at a barrier of their own. Where plain units multiply they are there as
-[sequence][unit]. Those that warps read from the second cache as they multiply them lie there as [operand of
-values][read of 16 bytes][lane].
+A thread holds a value as up to four elements, of 2 units x 2 sequences, for each 8 sequences of its group.
+Left operands of products are in shared memory as [unit][sequence] for each 8 sequences, or in bfloat16 as
+[pair of units][sequence][unit], each in two places, which alternate from step to step, so that a step needs
+one barrier; or in one place, where warps that divide a sum meet at a barrier of their own. Where plain units
+multiply they are there as [sequence][unit]. Those that warps read from the second cache as they multiply
+them lie there as [operand of values][read of 16 bytes][lane].
 """
 
 from collections.abc import Generator, Iterable, Sequence
