@@ -1,6 +1,7 @@
 """The contents of the cache, whether it can be used, and how it is cleared: for `stepnet cache`."""
 
 import os
+import re
 from contextlib import suppress
 
 from stepnet.compiler.disk import entry
@@ -64,7 +65,7 @@ def entries(chosen: Settings) -> list[CacheEntry]:
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
             for name, status in own_files(folder):
-                if NAME.fullmatch(name):
+                if re.fullmatch(NAME, name):
                     listed.append(CacheEntry(name, status.st_size, status.st_mtime, hits_of(folder, name)))
     return sorted(listed, key=lambda cache_entry: -cache_entry.used)
 
@@ -105,4 +106,4 @@ def clear(chosen: Settings) -> int:
         if not chosen.folder.exists():
             return 0
         raise FileError(f"the cache cannot be cleared: {error}") from None
-    return sum(NAME.fullmatch(name) is not None for name in names)
+    return sum(re.fullmatch(NAME, name) is not None for name in names)
