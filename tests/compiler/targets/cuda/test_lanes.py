@@ -410,3 +410,9 @@ def test_lengths_that_no_call_has_are_refused(given: dict[str, Any], said: str) 
     rnn = recurrence(LOOPS["units"][0], False)
     with pytest.raises(InputError, match=said):
         rnn.explain(**given)
+
+
+def test_a_sequence_of_more_steps_than_kernels_count_is_refused():
+    sorted_lanes(np.array([3, 2**31 - 1]), 2)
+    with pytest.raises(InputError, match=r"2,147,483,648 steps, and a GPU runs at most 2,147,483,647"):
+        sorted_lanes(np.array([3, 2**31]), 2)

@@ -17,8 +17,11 @@ from stepnet.compiler.targets.cuda.device import Array
 from stepnet.compiler.targets.lanes import assign_lanes, lanes_for
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
+from stepnet.errors import InputError
 from stepnet.ragged.positions import Positions
 
+MOST_STEPS = 2**31 - 1
+"""The steps of a sequence that kernels count in 32 bits."""
 ROW, START, TIME, BEFORE, COUNT, ENDS, STEPS = range(len(LANE_WORDS))
 
 
@@ -32,6 +35,15 @@ class LaneTable:
 
     first: Array
     lanes: Array
+
+    def __post_init__(self) -> None:
+        """Raises `InputError` for a sequence of more steps than kernels count."""
+        most = int(self.lanes[:, :, COUNT].max(initial=0))
+        if most > MOST_STEPS:
+            raise InputError(
+                f"a sequence has {most:,} steps, and a GPU runs at most {MOST_STEPS:,} of one in a call: "
+                "give it in pieces, with the memories of each as `initial=` of the next"
+            )
 
     @property
     def groups(self) -> int:
