@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import stepnet.torch as st  # noqa: E402
+from stepnet.errors import InputError  # noqa: E402
 
 KNOWN, MOST_KINDS = "_known_calls", 16
 
@@ -145,3 +146,27 @@ def test_kinds_are_bounded_and_not_copied() -> None:
         ours(torch.zeros(steps, 1, 5, dtype=torch.float64))
     assert len(ours.__dict__[KNOWN]) == 2
     assert KNOWN not in copy.deepcopy(ours).__dict__
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+@pytest.mark.parametrize("kind", ["GRU", "GRUCell"])
+def test_hooks_on_saved_tensors_give_back_their_shapes_and_dtypes(kind: str, calls: int) -> None:
+    """Machine code reads the memory of saved tensors: other sizes would be read beyond their ends."""
+    layer, x = getattr(st, kind)(5, 6), torch.randn(3, 4, 5)
+    x = x if kind == "GRU" else x[0]
+    shapes = {x.shape, *[parameter.shape for parameter in layer.parameters()]}
+    for changed in (lambda t: t, lambda t: t[:0], lambda t: t.double()):
+        layer.zero_grad()
+
+        def unpack(t: Any, changed: Any = changed) -> Any:
+            """Changes tensors that the layer made."""
+            return t if t.shape in shapes else changed(t)
+
+        for _ in range(calls):
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+                outputs = layer(x)[0]
+            if changed(torch.zeros(1)).nbytes == 4:
+                outputs.sum().backward()
+                continue
+            with pytest.raises(InputError, match="a hook on saved tensors gives a tensor of shape"):
+                outputs.sum().backward()

@@ -3,6 +3,7 @@ are stored as they are, and computed in float32.
 """
 
 import ctypes
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ dispatch: Any = pytorch("torch.utils._python_dispatch")
 Array = np.ndarray
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 """The classes of most tensors, which have numbers of their own and PyTorch's functions."""
+FORM = operator.attrgetter("shape", "dtype")
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """The dtypes in which numbers are stored, and computed in float32."""
 CAPSULE: Any = torch._C._to_dlpack
@@ -41,6 +43,35 @@ def in_dtypes(tensors: Iterable[Any], dtypes: Iterable[Any]) -> list[Any]:
 def arrays_of(tensors: Sequence[Any]) -> list[Any]:
     """Views tensors as arrays, without a copy where they are contiguous; None stays None."""
     return [None if tensor is None else view_of(tensor) for tensor in tensors]
+
+
+def save_for_backward(ctx: Any, tensors: Sequence[Any]) -> None:
+    """Saves tensors, and None for inputs that are missing, for the backward pass of an autograd function."""
+    ctx.save_for_backward(*tensors)
+    ctx.forms = [*map(form_of, tensors)]
+
+
+def saved_for_backward(ctx: Any) -> tuple[Any, ...]:
+    """Returns the tensors that `save_for_backward` saved. They are read once, as activation checkpointing
+    needs it.
+
+    Raises `InputError` if a hook on saved tensors gives one of another shape or dtype: machine code reads the
+    memory of what was saved.
+    """
+    tensors = ctx.saved_tensors
+    for tensor, form in zip(tensors, ctx.forms, strict=True):
+        if form_of(tensor) != form:
+            (shape, dtype), (other, kind) = form or ((), None), form_of(tensor) or ((), None)
+            raise InputError(
+                f"a hook on saved tensors gives a tensor of shape {tuple(other)} and {kind} in place of "
+                f"one of shape {tuple(shape)} and {dtype}: it must give back the values that were saved"
+            )
+    return tensors
+
+
+def form_of(tensor: Any) -> Any:
+    """Returns the shape and the dtype of a tensor, None for None."""
+    return None if tensor is None else FORM(tensor)
 
 
 def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
 from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import carried
+from stepnet.torch.arrays import carried, save_for_backward, saved_for_backward
 from stepnet.torch.mapped import MappedAxis, MappedNet, mapped
 from stepnet.torch.places import place_of
 from stepnet.torch.pytorch import pytorch
@@ -176,7 +176,7 @@ class QuickFunction(torch.autograd.Function):
         Gradients that must have gradients themselves, or that a transform sees, are those of the net of the
         gradient, whose arguments PyTorch tracks.
         """
-        every = ctx.saved_tensors  # read once, as activation checkpointing needs it
+        every = saved_for_backward(ctx)
         tensors, saved, wanted = every[: ctx.count], every[ctx.count :], ctx.passes.wanted
         known = known_cotangents(ctx, cotangents)
         if torch.is_grad_enabled() or is_transformed() or any(map(is_batched, known)):
@@ -198,7 +198,7 @@ def keep(ctx: Any, tensors: Sequence[Any], output: Sequence[Any], saved: Sequenc
     """
     ctx.set_materialize_grads(False)
     ctx.count = len(tensors)
-    ctx.save_for_backward(*tensors, *saved)
+    save_for_backward(ctx, [*tensors, *saved])
     floats = [output[place] for place in ctx.net.floats]
     ctx.like = [(tensor.shape, tensor.dtype, tensor.device) for tensor in floats]
 

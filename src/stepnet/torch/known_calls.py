@@ -18,7 +18,16 @@ from stepnet.model.gradients.addressed import AddressedNet
 from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
 from stepnet.model.gradients.pieces import checked_checkpoint, checked_saved
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import PLAIN, array_of, arrays_of, as_tensors, carried, tensor_of
+from stepnet.torch.arrays import (
+    PLAIN,
+    array_of,
+    arrays_of,
+    as_tensors,
+    carried,
+    save_for_backward,
+    saved_for_backward,
+    tensor_of,
+)
 from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.function import is_batched, run_several
 from stepnet.torch.mapped import MappedNet
@@ -200,12 +209,12 @@ class KnownFunction(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if call.small is not None and (found := call.small.forward(call, tensors)) is not None:
             results, saved = found
-            ctx.save_for_backward(*tensors, *saved)
+            save_for_backward(ctx, [*tensors, *saved])
             return (*results,)
         arrays = call.arrays(tensors)
         first, *others = call.passes.forward(arrays, call.positions)
         made = as_tensors([first.reshape(*call.lead, *first.shape[1:]), *others], arrays)
-        ctx.save_for_backward(*tensors, *[made[place] for place in call.passes.saved])
+        save_for_backward(ctx, [*tensors, *[made[place] for place in call.passes.saved]])
         last = made[1 : 1 + call.memories]
         return made[0], *[torch.stack(last[kind :: call.kinds]) for kind in range(call.kinds)]
 
@@ -226,7 +235,7 @@ def gradients(ctx: Any, given: Sequence[Any]) -> tuple[Any, ...]:
     Gradients that must have gradients themselves are those of the net of the gradient.
     """
     call: KnownCall = ctx.call
-    every = ctx.saved_tensors  # read once, as activation checkpointing needs it
+    every = saved_for_backward(ctx)
     tensors, saved = every[: ctx.count], every[ctx.count :]
     tracks = torch.is_grad_enabled() or is_transformed()
     if tracks or any(is_batched(each) for each in given if each is not None):
