@@ -77,13 +77,16 @@ class KnownCall(NamedTuple):
 
     @classmethod
     def of(cls, module: Any, layers: DifferentiableLayers, data: Any, weights: list[Any]) -> "KnownCall":
-        """Finds out what a call runs that has passed all checks. layers: those of the module, compiled."""
-        positions = PLACES["batch" if module.batch_first else "time"].positions(data)
+        """Finds out what a call runs. layers: those of the module, compiled. Raises `InputError` for weights of
+        other shapes or dtypes than the layers have.
+        """
         net, memories, lead = (
             layers.net.saving(checked_saved(module.saved)),
             layers.net.memories,
             data.shape[:2],
         )
+        place = PLACES["batch" if module.batch_first else "time"]
+        positions = layers.positions(place, [data, *[None] * memories, *weights])
         wanted = wanted_of([data, *[None] * memories, *weights])
         passes = ON_HOST.passes(net, wanted, checked_checkpoint(module.checkpoint), module.engine)
         counts = lead.numel(), *[positions.rows] * memories
@@ -309,8 +312,8 @@ def run_known(module: Any, data: Any) -> tuple[Any, tuple[list[Any], Kind] | Non
 def noted(
     module: Any, layers: DifferentiableLayers, data: Any, weights: list[Any], kind: Kind
 ) -> list[Any] | None:
-    """Notes what calls of a kind run, and runs the first one, which has passed all checks: it saves the same
-    tensors as later ones, as activation checkpointing needs. Returns the outputs and last states.
+    """Notes what calls of a kind run, and runs the first one: it saves the same tensors as later ones, as
+    activation checkpointing needs. Returns the outputs and last states.
 
     None for calls without gradients, of half precision and of no steps, which are none of these.
     """

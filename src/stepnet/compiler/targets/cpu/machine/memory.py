@@ -134,12 +134,13 @@ class RowAllocator:
         """Takes the shape and the dtype of one row of the arrays to be made."""
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.bytes = bytes_of((shape, dtype))
-        # NumPy takes less time for such rows than for a shape that Python puts together.
-        self.row = np.dtype((self.dtype, shape)) if self.bytes < MOSTLY_FULL else self.dtype
+        # NumPy takes less time for such rows than for a shape that Python puts together; rows of no elements
+        # lose their shape, and large rows are in huge pages.
+        self.row = np.dtype((self.dtype, shape)) if 0 < self.bytes < MOSTLY_FULL else None
 
     def new(self, count: int) -> Array:
         """Allocates an uninitialised array of `count` rows, in huge pages if it is large."""
-        if count * self.bytes < MOSTLY_FULL:
+        if self.row is not None and count * self.bytes < MOSTLY_FULL:
             return np.empty(count, self.row)
         return self.maker(count)()
 
