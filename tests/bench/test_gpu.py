@@ -199,7 +199,7 @@ def test_the_rows_beside_other_runtimes_are_read_and_kept(tmp_path: Path):
     assert row == (str(case), {"stepnet": 0.5, "torch": 1.0, "ratio": 2.0, "failures": failures})
     for _ in range(2):
         part.keep(tmp_path / "result.json", tmp_path / "report.json")
-    assert load(tmp_path / "report-beside.json").results == [result]
+    assert load(tmp_path / "report-beside.json").results == [result, result]
     command = part.command("beside", GPU, tmp_path / "result.json")
     assert command[2:4] == ["bench", "--save"]
     assert command[-8:] == ["--group", "gpu", "--batch", "16", "--hidden", "256", "--rounds", "3"]

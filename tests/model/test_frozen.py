@@ -111,6 +111,17 @@ def test_lengths_that_come_once_replace_nothing_that_is_prepared():
     assert len(rnn.programs.calls.counts) == executables.MOST_COUNTED
 
 
+def test_a_prepared_call_that_was_lost_is_prepared_again():
+    """An interrupt between two instructions of Python may lose one, and an error while one is prepared."""
+    calls, form = executables.Executables[str](), ("a form",)
+    assert [calls.is_due(form) for _ in range(2)] == [False, True]
+    calls.keep(form, "prepared", 0)
+    assert calls.take(form) is not None
+    for _ in range(executables.MOST_MISSED + 1):
+        assert (calls.take(form), calls.is_due(form)) == (None, False)
+    assert (calls.take(form), calls.is_due(form)) == (None, True)
+
+
 def test_the_engines_of_a_frozen_call_may_be_several():
     rnn, x = cells.rnn("gru", GRU), inputs()
     for _ in range(3):

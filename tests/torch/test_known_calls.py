@@ -170,3 +170,23 @@ def test_hooks_on_saved_tensors_give_back_their_shapes_and_dtypes(kind: str, cal
                 continue
             with pytest.raises(InputError, match="a hook on saved tensors gives a tensor of shape"):
                 outputs.sum().backward()
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_numbers_whose_memory_has_another_sign(wanted: bool) -> None:
+    """Parts of complex conjugates: PyTorch negates them when it reads them, as inputs and as cotangents."""
+    ours, theirs = (layers.GRU(1, 1, dtype=torch.float64) for layers in (st, torch.nn))
+    theirs.load_state_dict(ours.state_dict())
+    data, weight = torch.tensor([[[2j]]], dtype=torch.complex128), torch.tensor(1 + 2j)
+    for _ in range(4):
+        made = list[list[Any]]()
+        for layer in (ours, theirs):
+            layer.zero_grad()
+            x = data.conj().imag
+            assert x.is_neg()
+            with torch.set_grad_enabled(wanted):
+                outputs, _ = layer(x)
+            if wanted:
+                (torch.complex(torch.ones_like(outputs), outputs).conj() * weight).real.sum().backward()
+            made.append([outputs.detach(), *[p.grad for p in layer.parameters() if wanted]])
+        torch.testing.assert_close(*made, atol=1e-12, rtol=1e-10)

@@ -36,6 +36,8 @@ MOST_COUNTED = 8
 """The largest number of forms of a program whose calls are counted. Their keys hold the positions of
 sequences.
 """
+MOST_MISSED = 32
+"""The calls of a form that find its prepared call in use, after which the form is prepared again."""
 RECENT: "OrderedDict[tuple[int, Form], tuple[weakref.ref[Any], int]]" = OrderedDict()
 """The forms of all programs, the latest last: for each, its cache and the bytes of its executable."""
 
@@ -44,8 +46,8 @@ class Executables(Generic[Kind]):
     """The prepared calls of a program that no thread is using, by form (the key of a call).
 
     idle: for each form, a list with its prepared call; empty while that is in use, and where there is
-        none.
-    counts: the number of calls of the latest forms for which nothing is prepared.
+        none. An interrupt, or an error while a call is prepared, may leave it empty.
+    counts: the number of calls of the latest forms for which nothing is prepared, or free.
 
     There is no lock: each change of a list or a dictionary is atomic.
     """
@@ -66,9 +68,14 @@ class Executables(Generic[Kind]):
         """
         idle = self.idle.get(form)
         try:
-            return (idle.pop(), idle) if idle else None
+            if idle:
+                return idle.pop(), idle
         except IndexError:  # another thread has taken it since
             return None
+        if idle is not None and self.counted(form) > MOST_MISSED:
+            self.counts.pop(form, None)
+            self.idle.pop(form, None)
+        return None
 
     def run(self, form: Form, call: Callable[[Kind], Made | None]) -> Made | None:
         """Returns the result of `call` on the prepared call of a form (key), which no other thread uses

@@ -132,9 +132,10 @@ def array_of(tensor: Any) -> Array:
     Raises `InputError` for a tensor that consists of others.
     """
     check_plain(tensor)
+    plain = tensor.detach().resolve_neg()
     if tensor.dtype is torch.bfloat16:  # which NumPy has by ml_dtypes, and PyTorch does not convert
-        return array_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
-    return tensor.detach().contiguous().numpy()
+        return array_of(plain.view(torch.int16)).view(BFLOAT16)
+    return plain.contiguous().numpy()
 
 
 def view_of(tensor: Any) -> Array:
@@ -144,16 +145,17 @@ def view_of(tensor: Any) -> Array:
     `InputError` for a tensor that consists of others.
     """
     check_plain(tensor)
+    plain = tensor.detach().resolve_neg()
     if tensor.dtype is torch.bfloat16:
-        return view_of(tensor.detach().view(torch.int16)).view(BFLOAT16)
-    return np.from_dlpack(Lent(tensor.detach().contiguous()))
+        return view_of(plain.view(torch.int16)).view(BFLOAT16)
+    return np.from_dlpack(Lent(plain.contiguous()))
 
 
 def borrowed(tensor: Any, dtype: str) -> Array | None:
     """Views a tensor's numbers as an array that does not keep their memory: it may be used as long as the
-    tensor has this memory. None for a tensor of another dtype, or with gaps.
+    tensor has this memory. None for a tensor of another dtype, with gaps, or of numbers with another sign.
     """
-    if str(tensor.dtype) != f"torch.{dtype}" or not tensor.is_contiguous():
+    if str(tensor.dtype) != f"torch.{dtype}" or not tensor.is_contiguous() or tensor.is_neg():
         return None
     size = tensor.numel() * tensor.itemsize
     memory = (ctypes.c_char * size).from_address(tensor.data_ptr())

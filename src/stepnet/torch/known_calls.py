@@ -77,8 +77,9 @@ class KnownCall(NamedTuple):
 
     @classmethod
     def of(cls, module: Any, layers: DifferentiableLayers, data: Any, weights: list[Any]) -> "KnownCall":
-        """Finds out what a call runs. layers: those of the module, compiled. Raises `InputError` for weights of
-        other shapes or dtypes than the layers have.
+        """Finds out what a call runs. layers: those of the module, compiled.
+
+        Raises `InputError` for weights of other shapes or dtypes than the layers have.
         """
         net, memories, lead = (
             layers.net.saving(checked_saved(module.saved)),
@@ -157,7 +158,7 @@ class SmallCall(NamedTuple):
         prepared, and free.
         """
         outputs, states = ROOM(self.outputs), [*map(ROOM, self.states)]
-        dense = [tensor.contiguous() for tensor in tensors]
+        dense = [dense_of(tensor) for tensor in tensors]
         data, *weights = [tensor.data_ptr() for tensor in dense]
         inputs = [data, *[0] * call.memories, *weights]
         if (saved := self.first(inputs, [outputs.data_ptr(), *self.of_memories(states)])) is None:
@@ -177,12 +178,12 @@ class SmallCall(NamedTuple):
         has no memory of its own. given: the cotangents of the module's results, of which None is zeros.
         """
         outputs, *states = given
-        first = ROOM(self.outputs).zero_() if outputs is None else outputs.contiguous()
+        first = ROOM(self.outputs).zero_() if outputs is None else dense_of(outputs)
         last = [
-            zeros if state is None else state.contiguous()
+            zeros if state is None else dense_of(state)
             for state, zeros in zip(states, self.states, strict=True)
         ]
-        dense, kept = [each.contiguous() for each in tensors], [each.contiguous() for each in saved]
+        dense, kept = [*map(dense_of, tensors)], [*map(dense_of, saved)]
         every = (first, *last, *dense, *kept)
         if not (set(map(type, every)) <= PLAIN and all(each.is_cpu for each in every)):
             return None
@@ -193,6 +194,13 @@ class SmallCall(NamedTuple):
         results = [each.data_ptr() for each in made]
         done = all(inputs) and self.second([data, *[0] * call.memories, *inputs], results) is not None
         return made if done else None
+
+
+def dense_of(tensor: Any) -> Any:
+    """Returns a tensor whose memory has its numbers one after another, and not with the other sign, as parts
+    of complex conjugates have.
+    """
+    return tensor.resolve_neg().contiguous()
 
 
 def like(shape: tuple[int, ...], dtype: str) -> Any:

@@ -13,7 +13,7 @@ from zoo import normal, rnn_of
 
 import stepnet as sn
 from stepnet.compiler.values import leaves, transform
-from stepnet.errors import InputError, StepnetError
+from stepnet.errors import IndexOutsideError, InputError, StepnetError
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(5)
@@ -355,3 +355,24 @@ def test_a_model_shows_the_kind_of_its_latest_call(kind: str, call: str) -> None
         run(x)
         for text in (str(model.net), model.explain()):
             assert {"f32[2]", "f64[2]"} & set(text.replace(",", " ").split()) == {f"{shown}[2]"}
+
+
+def test_an_error_in_the_second_call_does_not_last():
+    """While a call is prepared an index outside of its table raises; later ones are prepared all the same."""
+
+    def step(word: Any, h: Any, p: Any) -> Any:
+        h = np.tanh(p["E"][word] + h @ p["R"])
+        return h, h
+
+    params = {"E": np.ones((4, 3), "f4"), "R": np.eye(3, dtype="f4")}
+    rnn, words = sn.RNN(step, params, memory=3), np.zeros((2, 5), int)
+    loss, targets = (
+        sn.value_and_grad(lambda y, t: np.sum((y - t) ** 2, axis=-1), rnn),
+        np.zeros((2, 5, 3), "f4"),
+    )
+    first = loss(words, targets)
+    with pytest.raises(IndexOutsideError):
+        loss(words + 9, targets)
+    for _ in range(40):
+        assert_same_bits(loss(words, targets)[0], first[0])
+    assert is_prepared(loss)

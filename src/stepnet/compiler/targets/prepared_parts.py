@@ -101,7 +101,7 @@ class PreparedParts:
 
 def with_constants(whole: PreparedCall, constants: Values, reads: tuple[int, ...]) -> PreparedCall:
     """Returns a prepared chain (several parts that run in one go) that takes the arrays of a call alone, and
-    reads the present values of constants besides.
+    reads the present values of constants besides. It runs on arrays alone, not at addresses.
 
     whole: takes the arrays of a call and these constants.
     constants: the values that do not depend on the call's arrays, by number. They may be replaced between
@@ -111,12 +111,18 @@ def with_constants(whole: PreparedCall, constants: Values, reads: tuple[int, ...
     if not reads:
         return whole
 
+    def every(given: OptionalArrays) -> list[Any]:
+        """Lists the arrays of a call and the present constants."""
+        return [*given, *(constants[number] for number in reads)]
+
     def run(given: OptionalArrays, places: Places | None) -> Results:
         """Runs the chain on other arrays and the present constants; returns its results in new arrays."""
-        arrays: list[Any] = [*given, *(constants[number] for number in reads)]
-        return whole.run(arrays, places)
+        return whole.run(every(given), places)
 
-    return replace(whole, run=run)
+    own = PreparedCall(run, whole.bytes, whole.shortest, whole.longest, whole.suits)
+    if (at_once := whole.arrays) is None:
+        return own
+    return replace(own, arrays=lambda given, places: at_once(every(given), places))
 
 
 def prepared_parts(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cpu.emit.claims import Claims
     from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode
     from stepnet.compiler.targets.cpu.engine import LlvmEngine
+    from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode
     from stepnet.compiler.targets.cpu.machine.processor import (
         ARM,
         NAMED,
@@ -66,6 +67,7 @@ __all__ = [
     "FetchList",
     "LeftOperand",
     "LlvmEngine",
+    "MachineCode",
     "MatrixTiles",
     "Processor",
     "Rounds",
@@ -98,6 +100,7 @@ HOMES = {
     "Claims": "emit.claims",
     "ThreadCode": "emit.thread_code",
     "LlvmEngine": "engine",
+    "MachineCode": "machine.machine_code",
     "ARM": "machine.processor",
     "NAMED": "machine.processor",
     "VARIABLE": "machine.processor",
