@@ -86,15 +86,14 @@ class LayerForward:
         Sequences on devices that the engine does not take, and tools that record torch.nn's layers, run
         torch.nn's own forward.
         """
-        kind = None
-        if hx is None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        kind, graph = None, makes_graph()  # asked once: torch.compile may answer otherwise the next time
+        if not graph and hx is None and torch.is_grad_enabled():
             results, kind = untraced(run_known)(self, input)
             if results is not None:
                 return results
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if not runs_on(data_of(input).device, self.engine) or needs_torch_nn():
             return theirs(input, hx)
-        graph = makes_graph()
         run = run_module if graph else untraced(run_module)
         device: Any = data_of(input).device
         if device.type == HOST:

@@ -200,7 +200,7 @@ def test_rows_that_fill_no_tile_are_those_of_vectors() -> None:
 def test_the_unit_of_costs_is_a_row_of_vectors() -> None:
     """Few rows are estimated as without the tiles that they cannot fill, and many rows as faster."""
     costs = [
-        Tiling(tiles(MATRICES, 3, 16, by_matrix=by_matrix), 3, 64, 64, 1, True, False, False)
+        Tiling(tiles(MATRICES, 3, 16, by_matrix=by_matrix), 3, 64, 64, 1, True, False, False, 0)
         for by_matrix in (False, True)
     ]
     assert [costs[1].cost(rows) for rows in (1, 8, 15)] == [costs[0].cost(rows) for rows in (1, 8, 15)]
