@@ -122,7 +122,12 @@ def with_constants(whole: PreparedCall, constants: Values, reads: tuple[int, ...
     own = PreparedCall(run, whole.bytes, whole.shortest, whole.longest, whole.suits)
     if (at_once := whole.arrays) is None:
         return own
-    return replace(own, arrays=lambda given, places: at_once(every(given), places))
+
+    def arrays(given: OptionalArrays, places: Places | None) -> list[Array]:
+        """Runs it likewise; returns the results in one list, as `PreparedCall.arrays` does."""
+        return at_once(every(given), places)
+
+    return replace(own, arrays=arrays)
 
 
 def prepared_parts(
