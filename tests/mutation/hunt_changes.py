@@ -85,6 +85,7 @@ TESTS: dict[str, Sequence[str]] = {
         "tests/model/gradients/test_gradients.py",
     ),
     "compiler/targets/cpu/running/sums.py": ("tests/compiler/targets/cpu/test_sums.py",),
+    "compiler/targets/cpu/running/contract_sums.py": ("tests/compiler/targets/cpu/test_contract.py",),
     **{
         f"compiler/targets/cpu/running/{name}.py": (
             "tests/compiler/targets/cpu/test_across.py",

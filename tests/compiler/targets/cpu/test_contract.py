@@ -17,7 +17,7 @@ from stepnet.compiler.net import STEPS, Builder, Type, totals
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.products import contract as module
-from stepnet.compiler.targets.cpu.running.finish import joined
+from stepnet.compiler.targets.cpu.running.finish import contract_sums, joined
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 Array = np.ndarray
@@ -201,6 +201,72 @@ def test_products_that_share_operands_have_the_bits_of_each_alone(
     work.release()
     for result, right_ones in zip(results, expected, strict=True):
         np.testing.assert_array_equal(result, right_ones, strict=True)
+
+
+@pytest.mark.parametrize("weights", [None, "bfloat16"])
+@pytest.mark.parametrize("columns", [(9, 70, 20), (70, 9, 20)], ids=["wide right", "wide left"])
+def test_sums_of_rows_have_the_same_bits_on_any_number_of_threads(
+    columns: tuple[int, ...], weights: str | None, constants: Constants
+) -> None:
+    """Of the left operand of one product and the right operand of another: eight packed words are added up,
+    and then added to the sum; words that are left over one by one. bfloat16 rounds none of them.
+    """
+    rows, processor, products = 2 * totals.BLOCK + 13, PROCESSORS[0], [(0, 1), (2, 1), (2, 0)]
+    arrays = vectors(rows + 4, *columns, seed=5)
+    places, found = np.random.default_rng(6).permutation(rows + 4)[:rows], list[list[Array]]()
+    constants(module, SHARED=0)
+    for threads in (1, 3):
+        sn.set_threads(threads)
+        summed = [(0, "left"), (2, "right")] if columns[0] < columns[1] else [(0, "right"), (1, "left")]
+        work = module.Contract(products, columns, "float32", places, processor, weights, summed=summed)
+        results = [np.full((columns[m], columns[n]), np.nan, "float32") for m, n in products]
+        read = {place: products[place][side == "right"] for place, side in summed}
+        sums = [
+            np.full(columns[read[place]] if place in read else 1, np.nan, "float32") for place in range(3)
+        ]
+        for place, side in summed:
+            block = ("group", work.sizes.group) if side == "left" else ("unit", work.sizes.width)
+            first, last, adds = (
+                work.arguments[place::3, module.ARGUMENT_INDEX[name]]
+                for name in (f"first_{block[0]}", f"last_{block[0]}", f"sums_{side}")
+            )
+            assert (adds * (last - first)).sum() == -(-columns[read[place]] // block[1]), (
+                "one thread for each"
+            )
+        given = zip(products, results, sums, strict=True)
+        work.point(*(a.ctypes.data for (m, n), *made in given for a in (arrays[m], arrays[n], *made)))
+        work()
+        work.release()
+        found.append(sums)
+        for place, total in enumerate(sums):
+            if place not in read:
+                assert np.isnan(total).all()
+                continue
+            expected = np.zeros(len(total))
+            for row in places:
+                expected += arrays[read[place]][row]
+            assert_close(total, expected, 1, rows)
+    for one, several in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, several)
+
+
+def test_a_contract_sums_what_it_packs() -> None:
+    """The sum of all rows of one of its operands, unless the sums of each sequence are needed themselves, no
+    contract has this operand, or it has one column.
+    """
+    builder = Builder()
+    x, d, other, one = (
+        builder.input(Type(STEPS, (n,), "float32"), name)
+        for n, name in ((3, "x"), (3, "d"), (3, "o"), (1, "i"))
+    )
+    sums = [builder.add("reduce", value, how="sum") for value in (x, d, other, one)]
+    both = [builder.add("reduce", value, how="sum") for value in sums]
+    contracts = [builder.add("contract", *pair) for pair in ((d, x), (one, x), (d, d))]
+    net, tasks = builder.net([*both, *contracts]), [*sums, *both, *contracts]
+    found = {place: (each.number, each.side) for place, each in contract_sums(net, tasks, ()).items()}
+    assert found == {contracts[0]: (both[0], "right"), contracts[2]: (both[1], "right")}
+    ((place, each),) = contract_sums(net, tasks, {sums[0]}).items()
+    assert (place, each.number, each.between, each.side) == (contracts[0], both[1], sums[1], "left")
 
 
 @pytest.mark.parametrize("order", [(1, 0), (0, 1)])

@@ -10,6 +10,9 @@
 Several products of the same rows, such as the gradients of both matrices of an LSTM, are one contract: each
 block of rows of an operand that they share is packed once.
 
+The sum of all rows of an operand, as the gradient of a bias, is computed while they are packed: the rows of
+eight packed words are added up, and this is added to the sum.
+
 Rows are read in place, by their indices. Each element of the result is summed in order over each block of
 rows, and the sums of blocks are added in order: it depends only on the rows and their order. Threads divide
 the elements of the result, so each tile belongs to one thread.
@@ -19,7 +22,7 @@ rows.
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import zip_longest
 
@@ -44,6 +47,7 @@ ARGUMENTS = (
     "left",
     "right",
     "result",
+    "sums",
     "first_piece",
     "last_piece",
     "pieces",
@@ -63,6 +67,8 @@ ARGUMENTS = (
     "packed_right",
     "packs_left",
     "packs_right",
+    "sums_left",
+    "sums_right",
     "ahead_left",
     "ahead_right",
     "products",
@@ -76,6 +82,7 @@ padded: the pointer to memory for the sum in whole groups and units, which is th
 the result has no others.
 total_stride: the bytes from row to row of the memory in which the sum is computed.
 packs_left, packs_right: 0 if a product ahead has packed the same operand; else 1.
+sums_left, sums_right: 1 if the thread adds the rows of this operand to `sums` while it packs them; else 0.
 ahead_left, ahead_right: the bytes of a row of the next block that a tile fetches during each of its words.
 products: the number of products.
 
@@ -180,7 +187,7 @@ class Contract(ParallelCalls):
     """Prepared sums of outer products of rows, for operands of fixed shapes and dtype, with their memory.
 
     The arrays of each product, which are C-contiguous, are both operands, [all rows, m] and [all rows, n],
-    and the result, [m, n] or [sequences, m, n].
+    and the result, [m, n] or [sequences, m, n]; and, if any product has sums, those, [m] or [n].
     """
 
     def __init__(
@@ -192,6 +199,7 @@ class Contract(ParallelCalls):
         processor: Processor,
         weights: str | None = None,
         offsets: Array | None = None,
+        summed: Collection[tuple[int, str]] = (),
     ) -> None:
         """Allocates memory for the sums of outer products of rows, and divides the work among threads.
 
@@ -202,7 +210,11 @@ class Contract(ParallelCalls):
         weights: "bfloat16" to round the operands to it; None for no rounding.
         offsets: where the rows of each sequence begin among `indices`, and the end, for a sum for each
             sequence; None for one sum of all rows.
+        summed: products that also add up the rows of an operand, as the gradient of a bias: the position of
+            each, and "left" or "right". None ahead may have the same operand there. Only for one sum of all
+            rows.
         """
+        self.summed = frozenset(summed)
         self.indices = np.ascontiguousarray(indices, np.int64)
         self.sizes = BlockSizes(processor, dtype, weights)
         shapes, rows = [(columns[left], columns[right]) for left, right in products], len(indices)
@@ -246,8 +258,8 @@ class Contract(ParallelCalls):
         """
         itemsize, packed = self.sizes.itemsize, dict[tuple[str, int], int]()
         first_memory, every = len(self.packed_memory), list[dict[str, int]]()
-        for operands, shape, own, total in zip(products, shapes, ranges, self.totals, strict=True):
-            (left, right), (groups, units) = shape, own
+        for number, (operands, shape, own) in enumerate(zip(products, shapes, ranges, strict=True)):
+            (left, right), (groups, units), total = shape, own, self.totals[number]
             values: dict[str, int] = {
                 "last_piece": self.runs[0][1],
                 "pieces": pointer(self.pieces),
@@ -275,6 +287,9 @@ class Contract(ParallelCalls):
                     self.packed_memory.append(memory)
                     packed[side, operand] = pointer(memory)
                 values[f"packed_{side}"] = packed[side, operand]
+                # Threads that divide the other operand all pack this one: the first of them sums it.
+                others = units if side == "left" else groups
+                values[f"sums_{side}"] = (number, side) in self.summed and others[0] < min(1, others[1])
             every.append(values)
         held = 2 * sum(memory.nbytes for memory in self.packed_memory[first_memory:])
         for values in self.with_ahead(every, ranges, held):

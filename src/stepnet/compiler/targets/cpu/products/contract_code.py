@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import reduce
 
 from llvmlite import ir
 
@@ -13,6 +14,12 @@ from stepnet.compiler.targets.cpu.products.tile import UNROLLED, Ahead, LeftOper
 from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_vector
 from stepnet.compiler.values.records import dataclass
+
+Rows = list[tuple[ir.Value, ir.Value]]
+"""For each row that a packed word combines, its pointer and whether the row exists."""
+TOGETHER = 8
+"""The words of a block of columns that are packed one after the other: with only one, each write would go to
+another page."""
 
 
 def write_contract(processor: Processor, dtype: str, weights: str | None) -> ir.Module:
@@ -123,6 +130,10 @@ class ContractCode:
         with code.when(begins), self.each_product(piece):
             for total, _, size in self.each_row():
                 code.zero_bytes(total, size)
+            for operand in (left, right):
+                with code.when(self.is_summed(operand)):
+                    _, columns = self.packed_columns(operand)
+                    code.zero_bytes(self.sums_of(operand), code.mul(columns, code.number(sizes.itemsize)))
         with code.loop(begin, last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
             self.following, self.last = code.add(first, code.number(BLOCK)), last
@@ -185,9 +196,7 @@ class ContractCode:
         target, source = self.pointer(f"packed_{operand.name}"), self.pointer(operand.name)
         begin, end = self.argument(f"first_{operand.block_name}"), self.argument(f"last_{operand.block_name}")
         width = code.number(operand.columns)
-        columns = code.sub(self.argument(f"{operand.name}_columns"), code.mul(begin, width))
-        full = code.smaller(code.sdiv(columns, width), code.sub(end, begin))
-        rest = code.smaller(columns, code.mul(code.sub(end, begin), width))
+        full, rest = self.packed_columns(operand)
         source = code.at(source, code.mul(begin, code.number(operand.columns * itemsize)))
 
         def packed(index: ir.Value, word: ir.Value) -> ir.Value:
@@ -195,25 +204,40 @@ class ContractCode:
             block = code.at(target, code.mul(index, code.number(operand.block_bytes)))
             return code.at(block, code.mul(word, code.number(operand.word_bytes)))
 
-        with code.loop(code.number(0), word_count) as word:
-            rows = self.rows(source, self.argument(f"{operand.name}_stride"), first, count, word)
+        def pack_words_from(word: ir.Value, together: int) -> None:
+            """Writes code that packs consecutive words, `together` of them, block by block."""
+            stride = self.argument(f"{operand.name}_stride")
+            words = [
+                self.rows(source, stride, first, count, code.add(word, code.number(ahead)))
+                for ahead in range(together)
+            ]
             with code.loop(code.number(0), full) as number:
                 column = code.mul(number, width)
-                code.write(
-                    self.encoded(operand, rows, column, operand.columns), packed(number, word), itemsize
-                )
+                self.pack_columns(operand, words, column, operand.columns, packed(number, word))
             with code.loop(code.mul(full, width), rest) as column:
                 bytes_ = code.number(operand.word_bytes // operand.columns)
                 within = code.mul(code.srem(column, width), bytes_)
-                code.write(
-                    self.encoded(operand, rows, column, 1), code.at(packed(full, word), within), itemsize
-                )
+                self.pack_columns(operand, words, column, 1, code.at(packed(full, word), within))
+
+        whole = code.mul(code.sdiv(word_count, code.number(TOGETHER)), code.number(TOGETHER))
+        with code.loop(code.number(0), whole, TOGETHER) as word:
+            pack_words_from(word, TOGETHER)
+        with code.loop(whole, word_count) as word:
+            pack_words_from(word, 1)
         with code.loop(word_count, padded) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
             code.zero_bytes(packed(number, word), operand.word_bytes)
 
+    def packed_columns(self, operand: OperandPacking) -> tuple[ir.Value, ir.Value]:
+        """Computes how many whole blocks of columns of an operand the thread packs, and how many columns."""
+        code, width = self.code, self.code.number(operand.columns)
+        begin, end = self.argument(f"first_{operand.block_name}"), self.argument(f"last_{operand.block_name}")
+        columns = code.sub(self.argument(f"{operand.name}_columns"), code.mul(begin, width))
+        full = code.smaller(code.sdiv(columns, width), code.sub(end, begin))
+        return full, code.smaller(columns, code.mul(code.sub(end, begin), width))
+
     def rows(
         self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
-    ) -> list[tuple[ir.Value, ir.Value]]:
+    ) -> Rows:
         """Computes, for each row that packed word `word` combines, its pointer and whether the row exists.
 
         For a row that does not exist, the pointer is that of the last row of the block.
@@ -224,7 +248,7 @@ class ContractCode:
         """
         code, places = self.code, self.pointer("places")
         begin = code.mul(word, code.number(self.kind.terms))
-        rows: list[tuple[ir.Value, ir.Value]] = []
+        rows: Rows = []
         for term in range(self.kind.terms):
             row = code.add(begin, code.number(term))
             place = code.smaller(row, code.sub(count, code.number(1)))
@@ -232,19 +256,38 @@ class ContractCode:
             rows.append((code.at(source, offset), code.icmp_signed("<", row, count)))
         return rows
 
-    def encoded(
-        self, operand: "OperandPacking", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
-    ) -> ir.Value:
-        """Loads `width` columns, from `column` on, of the rows of one packed word, and packs them.
+    def pack_columns(
+        self, operand: "OperandPacking", words: list[Rows], column: ir.Value, width: int, target: ir.Value
+    ) -> None:
+        """Loads `width` columns, from `column` on, of the rows of some packed words, and packs them. Adds
+        them up, one after the other, and adds this to the sum of all rows, if there is to be one.
 
-        rows: for each row, its pointer and whether it exists; if not, its elements are zeros.
+        words: for each word the rows that it combines: for each row, its pointer and whether it exists; if
+            not, its elements are zeros. target: the pointer to the first word.
         """
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
-        offset = code.mul(column, code.number(itemsize))
-        values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
-        for index, (_, exists) in enumerate(rows[1:], 1):
-            values[index] = code.select(exists, values[index], code.splat(values[index].type, 0))
-        return pack_words(code, self.kind, values, is_left=operand.name == "left")
+        offset, every = code.mul(column, code.number(itemsize)), list[ir.Value]()
+        for number, rows in enumerate(words):
+            values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
+            for index, (_, exists) in enumerate(rows[1:], 1):
+                values[index] = code.select(exists, values[index], code.splat(values[index].type, 0))
+            word = pack_words(code, self.kind, values, is_left=operand.name == "left")
+            code.write(word, code.at(target, number * operand.word_bytes), itemsize)
+            every += values
+        with code.when(self.is_summed(operand)):
+            place = code.at(self.sums_of(operand), offset)
+            known, added = code.read(every[0].type, place, itemsize), reduce(code.fadd, every)
+            code.write(code.fadd(known, added), place, itemsize)
+
+    def is_summed(self, operand: OperandPacking) -> ir.Value:
+        """Computes whether the thread adds up the rows of an operand while it packs them."""
+        return self.code.icmp_signed("!=", self.argument(f"sums_{operand.name}"), self.code.number(0))
+
+    def sums_of(self, operand: OperandPacking) -> ir.Value:
+        """Computes the pointer to the sums of the columns of an operand that the thread packs."""
+        begin = self.argument(f"first_{operand.block_name}")
+        bytes_ = self.code.number(operand.columns * self.sizes.itemsize)
+        return self.code.at(self.pointer("sums"), self.code.mul(begin, bytes_))
 
     # ---- multiplying
 

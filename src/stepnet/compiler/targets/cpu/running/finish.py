@@ -26,6 +26,7 @@ from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape, aligned, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
+from stepnet.compiler.targets.cpu.running.contract_sums import contract_sums
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.values.records import dataclass
 
@@ -119,8 +120,9 @@ class FinishCall:
         other values.
     where: the array of each node that has one.
     of_functions: the arrays that functions of totals read and write.
-    tasks: the machine code of nodes that have some, by these nodes: contracts that share an operand are one
-        task.
+    sums: the sums over all rows that contracts compute, by contract.
+    tasks: the machine code of the other nodes that have some, by these nodes: contracts that share an operand
+        are one task.
     functions: the machine code of functions of totals, which reads results of tasks; None if there are none.
     rest: the nodes that NumPy computes. They read results of machine code, which reads none of theirs.
     copied: the totals that only NumPy writes, as they are constants or equal to others: nodes, and positions
@@ -153,8 +155,11 @@ class FinishCall:
                 self.where.setdefault(number, ("totals", place))
         late = *self.plan.reduced, *self.plan.total
         by_code, self.functions = {number for number in late if number in finish.tasks}, None
-        self.tasks = {numbers: self.task(numbers) for numbers in joined(net, by_code)}
-        for number in sorted(by_code):
+        self.sums = contract_sums(net, by_code, self.where)
+        between = {each.between for each in self.sums.values()}
+        apart = by_code - between - {each.number for each in self.sums.values()}
+        self.tasks = {numbers: self.task(numbers) for numbers in joined(net, apart)}
+        for number in sorted(by_code - between):
             if number not in self.where:
                 self.slot(number)
         self.of_functions = list[Slot]()
@@ -204,7 +209,8 @@ class FinishCall:
             products = [net.nodes[number].inputs for number in numbers]
             by_number = {number: net.type_of(number) for operands in products for number in operands}
             offsets = self.offsets if node.type.extent == ROWS else None
-            return made.contract_task(node, products, by_number, places, self.processor, offsets)
+            summed = [(n, self.sums[each].side) for n, each in enumerate(numbers) if each in self.sums]
+            return made.contract_task(node, products, by_number, places, self.processor, offsets, summed)
         if node.type.extent == CONST:
             return made.total_task(node, types, places, self.processor)
         how: str = node.attributes["how"]
@@ -212,9 +218,14 @@ class FinishCall:
 
     def arrays_of(self, numbers: Sequence[int]) -> list[int]:
         """Lists the nodes whose arrays a task reads and writes, in the order of its arguments. numbers: the
-        nodes that the task computes.
+        nodes that the task computes. A contract beside others with sums, but without one, has its result in
+        the place of the sum, which it does not write.
         """
-        return [n for number in numbers for n in (*self.plan.net.nodes[number].inputs, number)]
+        nodes, sums = self.plan.net.nodes, self.sums
+        if not any(number in sums for number in numbers):
+            return [n for number in numbers for n in (*nodes[number].inputs, number)]
+        last = {number: sums[number].number if number in sums else number for number in numbers}
+        return [n for number in numbers for n in (*nodes[number].inputs, number, last[number])]
 
     def laid(self, kinds: Mapping[str, Sequence[T]]) -> tuple[list[T], list[T], dict[int, T], list[T]]:
         """Selects the arrays of the work after the loop, or other data on arrays such as their keys, from

@@ -1,6 +1,6 @@
 """The tasks of the work after a loop: contracts and sums. Few plans have any."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -26,6 +26,7 @@ def contract_task(
     places: Array,
     processor: Processor,
     offsets: Array | None,
+    summed: Collection[tuple[int, str]] = (),
 ) -> Contract:
     """Prepares the machine code of a contract (a sum of outer products), the gradient of a weight, or of
     several whose operands have the same rows.
@@ -33,6 +34,7 @@ def contract_task(
     node: one of them. products: the numbers of the left and the right operand of each.
     types: the types of the operands, by number. places: the indices of their rows, in order.
     offsets: where each sequence begins among these, and the end, for a sum for each; None for one over all.
+    summed: the positions and sides ("left" or "right") of the operands whose rows are added up too.
     """
     type_ = types[products[0][0]]
     count = prod(type_.shape[:-1])
@@ -41,7 +43,7 @@ def contract_task(
         offsets = None if offsets is None else offsets * count
     columns = {number: own.shape[-1] for number, own in types.items()}
     weights = node.attributes.get("weights")
-    return Contract(products, columns, type_.dtype, places, processor, weights, offsets)
+    return Contract(products, columns, type_.dtype, places, processor, weights, offsets, summed)
 
 
 def total_task(node: Node, types: Sequence[Type], places: Array, processor: Processor) -> Contract | Sums:
