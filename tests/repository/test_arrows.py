@@ -111,7 +111,7 @@ SHOWN_TO = {
         "compiler.net.tolerance": "tolerance",
         "compiler.targets": "AddressEngine Order checked_engine devices_of engine_at",
         "model.forms": "FormedCall call_at formed_call",
-        "model.gradients.addressed": "AddressedNet",
+        "model.gradients.addressed": "AddressedNet OneArray",
         "model.precisions": "with_rounded_weights",
     },
     "jax": {"model.batch": "checked_lengths"},

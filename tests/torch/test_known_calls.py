@@ -172,6 +172,36 @@ def test_hooks_on_saved_tensors_give_back_their_shapes_and_dtypes(kind: str, cal
                 outputs.sum().backward()
 
 
+@pytest.mark.parametrize("saved", [None, "bfloat16"])
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_what_is_saved_besides_is_one_tensor_that_hooks_may_cast(kind: str, saved: str | None) -> None:
+    """Of numbers of floating point, also where they are computed in another precision than they are saved."""
+    layer, x = getattr(st, kind)(5, 6, saved=saved), torch.randn(3, 4, 5)
+    weights = [*layer.parameters()]
+    for _ in range(4):
+        packed = list[Any]()
+
+        def pack(t: Any, packed: list[Any] = packed) -> Any:
+            """Stores a tensor in half precision, as users do to save memory."""
+            packed.append(t)
+            return t.bfloat16() if t.is_floating_point() else t
+
+        with torch.autograd.graph.saved_tensors_hooks(
+            pack, lambda t: t.float() if t.element_size() == 2 else t
+        ):
+            layer(x)
+        mine = [t for t in packed if all(t.shape != each.shape for each in (x, *weights))]
+        assert [t.dim() for t in mine if t.shape != (3, 4, 6)] == [1]
+        exact = torch.autograd.grad(layer(x)[0].square().sum(), weights)
+        if saved is not None:
+            continue
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t.float()):
+            outputs = layer(x)[0]
+        cast = torch.autograd.grad(outputs.square().sum(), weights)
+        torch.testing.assert_close(cast, exact, atol=0.3, rtol=0.05)
+        assert not all(map(torch.equal, cast, exact))
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_numbers_whose_memory_has_another_sign(wanted: bool) -> None:
     """Parts of complex conjugates: PyTorch negates them when it reads them, as inputs and as cotangents."""

@@ -191,7 +191,7 @@ def prepared_for(bound: Bound, parameters: Sequence[Array], call: Call, changes:
 class ReboundCall:
     """A prepared call, and the kernel whose parameters are replaced before each run of it.
 
-    run_at: runs it on memory at addresses, for results at some positions; None if it does not run so.
+    run_at: makes, once, the function that runs it on memory at addresses; None if it does not run so.
     """
 
     def __init__(self, bound: Bound, prepared: PreparedCall) -> None:
@@ -235,21 +235,23 @@ class Runs(Executables[ReboundCall]):
         parameters: list[int],
         specs: Sequence[Spec],
         given: Sequence[int],
-        places: tuple[int, ...],
         results: Sequence[int],
-    ) -> list[Array] | None:
-        """Runs a prepared call of the kernel on memory at addresses; returns the other results in arrays, or
-        None, having written nothing, if no call of this form (key) is free, or none runs so.
+    ) -> bool:
+        """Runs a prepared call of the kernel on memory at addresses; returns whether it did: False, having
+        written nothing, if no call of this form (key) is free, or none runs so.
 
         parameters, specs: the addresses of the parameters, and their shapes and dtypes.
-        given: the addresses of the arrays that the call gives. results: those of its results at `places`.
+        given: the addresses of the arrays that the call gives. results: those of its results.
         """
         if (taken := self.take(form)) is None:
-            return None
+            return False
         own, idle = taken
         try:
-            run_at = own.run_at(places)
-            return run_at(given, results) if run_at and own.bound.rebind_at(parameters, specs) else None
+            run_at = own.run_at()
+            if run_at is None or not own.bound.rebind_at(parameters, specs):
+                return False
+            run_at(given, results)
+            return True
         finally:
             idle.append(own)
 

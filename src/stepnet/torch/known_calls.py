@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.model.gradients.addressed import AddressedNet
+from stepnet.model.gradients.addressed import AddressedNet, OneArray
 from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
 from stepnet.model.gradients.pieces import checked_checkpoint, checked_saved
 from stepnet.ragged.positions import Positions
@@ -24,6 +24,7 @@ from stepnet.torch.arrays import (
     arrays_of,
     as_tensors,
     carried,
+    form_of,
     save_for_backward,
     saved_for_backward,
     tensor_of,
@@ -95,7 +96,7 @@ class KnownCall(NamedTuple):
             ((count, *type_.shape), type_.dtype) for count, type_ in zip(counts, net.results, strict=True)
         ]
         kinds = 2 if module.mode == "LSTM" else 1
-        small = SmallCall.of(passes, positions, tuple(lead), memories, kinds)
+        small = SmallCall.of(passes, positions, [data, *weights], memories, kinds)
         return cls(net, passes, positions, tuple(lead), memories, kinds, types, small)
 
     def arrays(self, tensors: Sequence[Any]) -> list[Any]:
@@ -122,6 +123,9 @@ class SmallCall(NamedTuple):
     outputs, gradients: tensors like the outputs of the module, and like the results of the backward pass.
     states: tensors like its states of each kind: zeros, the cotangents of states that get none.
     offsets: for each last memory of the net, the kind of its state, and where it begins in that, in bytes.
+    further: the values that are only saved, as one tensor.
+    kept: for each value that the backward pass reads, its position in `further`; -1 for the outputs.
+    forms: the shape and dtype of each tensor that a call saves.
     """
 
     first: AddressedNet
@@ -130,13 +134,17 @@ class SmallCall(NamedTuple):
     gradients: list[Any]
     states: list[Any]
     offsets: list[tuple[int, int]]
+    further: OneArray
+    kept: list[int]
+    forms: list[Any]
 
     @classmethod
     def of(
-        cls, passes: Passes, positions: Positions, lead: tuple[int, int], memories: int, kinds: int
+        cls, passes: Passes, positions: Positions, tensors: Sequence[Any], memories: int, kinds: int
     ) -> "SmallCall | None":
-        """Finds out what a call with these fields of `KnownCall` allocates; None if it is not small, or its
-        backward pass reads last memories, which are parts of states.
+        """Finds out what a call on these tensors, the data and the weights, allocates, given other fields of
+        `KnownCall`; None if it is not small, or its backward pass reads last memories, which are parts of
+        states.
         """
         missing = [0 < place <= memories for place in range(len(passes.net.inputs))]
         if (both := passes.addressed(missing, positions)) is None or not all(each.is_flat for each in both):
@@ -151,20 +159,41 @@ class SmallCall(NamedTuple):
         of_kinds, (shape, dtype) = made[1 : 1 + kinds], first.made[0]
         states = [ROOM(each.expand(memories // kinds, *each.shape)).zero_() for each in of_kinds]
         offsets = [(place % kinds, place // kinds * made[1 + place].nbytes) for place in range(memories)]
-        return cls(first, second, like((*lead, *shape[1:]), dtype), gradients, states, offsets)
+        outputs = like((*tensors[0].shape[:2], *shape[1:]), dtype)
+        further = OneArray(first.made[1 + memories :], dtype)
+        kept = [place - 1 - memories if place else -1 for place in passes.saved]
+        saved = [*[outputs] * (-1 in kept), tensor_of(further.new())]
+        forms = [*map(form_of, [*tensors, *saved])]
+        return cls(first, second, outputs, gradients, states, offsets, further, kept, forms)
 
-    def forward(self, call: KnownCall, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
-        """Runs the forward pass; returns the module's results, and the saved tensors. None if no call is
-        prepared, and free.
+    def forward(self, call: KnownCall, tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Runs the forward pass; returns the module's results, and the saved tensors."""
+        room = self.further.new()
+        outputs, states, further = ROOM(self.outputs), [*map(ROOM, self.states)], tensor_of(room)
+        data, *weights = [dense_of(tensor) for tensor in tensors]
+        begin = further.data_ptr()
+        inputs = [data.data_ptr(), *[0] * call.memories, *[each.data_ptr() for each in weights]]
+        results = [
+            outputs.data_ptr(),
+            *self.of_memories(states),
+            *[begin + each for each in self.further.starts],
+        ]
+        if not self.first(inputs, results):
+            self.copy(call, tensors, [outputs, *states], room)
+        return [outputs, *states], [*[outputs] * (-1 in self.kept), further]
+
+    def copy(self, call: KnownCall, tensors: Sequence[Any], results: Sequence[Any], room: np.ndarray) -> None:
+        """Runs the forward pass on arrays, and copies what it makes to the tensors of the module's results
+        and to the array with the other saved values: no call is prepared, or none is free.
         """
-        outputs, states = ROOM(self.outputs), [*map(ROOM, self.states)]
-        dense = [dense_of(tensor) for tensor in tensors]
-        data, *weights = [tensor.data_ptr() for tensor in dense]
-        inputs = [data, *[0] * call.memories, *weights]
-        if (saved := self.first(inputs, [outputs.data_ptr(), *self.of_memories(states)])) is None:
-            return None
-        every = [outputs, *[None] * call.memories, *map(tensor_of, saved)]
-        return [outputs, *states], [every[place] for place in call.passes.saved]
+        arrays = call.arrays(tensors)
+        first, *others = map(tensor_of, call.passes.forward(arrays, call.positions))
+        outputs, *states = results
+        outputs.copy_(first.view(outputs.shape))
+        for place, memory in enumerate(others[: call.memories]):
+            states[place % call.kinds][place // call.kinds] = memory
+        for own, made in zip(self.further.arrays(room), others[call.memories :], strict=True):
+            own[...] = array_of(made)
 
     def of_memories(self, states: Sequence[Any]) -> list[int]:
         """Lists the addresses of the last memories of the net in the states of the module."""
@@ -183,24 +212,32 @@ class SmallCall(NamedTuple):
             zeros if state is None else dense_of(state)
             for state, zeros in zip(states, self.states, strict=True)
         ]
-        dense, kept = [*map(dense_of, tensors)], [*map(dense_of, saved)]
-        every = (first, *last, *dense, *kept)
+        every = [dense_of(each) for each in (*tensors, first, *last, *saved)]
         if not (set(map(type, every)) <= PLAIN and all(each.is_cpu for each in every)):
             return None
-        data, *weights = [each.data_ptr() for each in dense]
-        cotangents = [first.data_ptr(), *self.of_memories(last)]
-        inputs = [*weights, *cotangents, *[each.data_ptr() for each in kept]]
+        begins = [each.data_ptr() for each in every]
+        if not all(begins):
+            return None
+        count, starts = len(tensors), self.further.starts
+        kept = [begins[-2] if place < 0 else begins[-1] + starts[place] for place in self.kept]
+        cotangents = [begins[count], *self.of_memories(last)]
+        inputs = [begins[0], *[0] * call.memories, *begins[1:count], *cotangents, *kept]
         made = [*map(ROOM, self.gradients)]
-        results = [each.data_ptr() for each in made]
-        done = all(inputs) and self.second([data, *[0] * call.memories, *inputs], results) is not None
-        return made if done else None
+        return made if self.second(inputs, [each.data_ptr() for each in made]) else None
+
+    def arrays_saved(self, saved: Sequence[Any]) -> list[np.ndarray]:
+        """Views what was saved as the arrays that the backward pass reads."""
+        *outputs, further = map(array_of, saved)
+        every = [*self.further.arrays(further), *[each.reshape(-1, each.shape[-1]) for each in outputs]]
+        return [every[place] for place in self.kept]
 
 
 def dense_of(tensor: Any) -> Any:
     """Returns a tensor whose memory has its numbers one after another, and not with the other sign, as parts
     of complex conjugates have.
     """
-    return tensor.resolve_neg().contiguous()
+    is_dense = tensor.is_contiguous() and not tensor.is_neg()
+    return tensor if is_dense else tensor.resolve_neg().contiguous()
 
 
 def like(shape: tuple[int, ...], dtype: str) -> Any:
@@ -218,9 +255,10 @@ class KnownFunction(torch.autograd.Function):
         """Runs the forward pass; returns the outputs, laid out as the data, and the states."""
         ctx.call, ctx.count = call, len(tensors)
         ctx.set_materialize_grads(False)
-        if call.small is not None and (found := call.small.forward(call, tensors)) is not None:
-            results, saved = found
-            save_for_backward(ctx, [*tensors, *saved])
+        if (small := call.small) is not None:
+            results, saved = small.forward(call, tensors)
+            ctx.save_for_backward(*tensors, *saved)
+            ctx.forms = small.forms
             return (*results,)
         arrays = call.arrays(tensors)
         first, *others = call.passes.forward(arrays, call.positions)
@@ -256,7 +294,8 @@ def gradients(ctx: Any, given: Sequence[Any]) -> tuple[Any, ...]:
             np.zeros(*type_) if each is None else array_of(each)
             for each, type_ in zip(call.cotangents(given), call.types, strict=True)
         ]
-        arrays, kept = call.arrays(tensors), [*map(array_of, saved)]
+        arrays = call.arrays(tensors)
+        kept = [*map(array_of, saved)] if call.small is None else call.small.arrays_saved(saved)
         results = call.passes.backward(arrays, cotangents, kept, call.positions)
         made = as_tensors(results, [*arrays, *cotangents, *kept])
     by_place = dict(zip(call.passes.wanted, made, strict=True))

@@ -150,8 +150,7 @@ class PreparedCall:
         if they are fixed, as are then the shapes of the arrays.
     suits: tells whether a call with sequences at these positions, as many as in this one, would be prepared
         in the same way if lengths are arguments: with as many threads and as much scratch memory.
-    at: makes the function that runs it on memory at addresses, given the positions of the results that have
-        such; None if it does not run so.
+    at: makes the function that runs it on memory at addresses; None if it does not run so.
     arrays: runs the call as `run` does, and returns its only output and then the results per row in one list,
         which other arrays may follow, in less time; None where there is no such function.
     """
@@ -161,15 +160,15 @@ class PreparedCall:
     shortest: int = 0
     longest: int = 0
     suits: "Callable[[Positions], bool]" = lambda _: False
-    at: "Callable[[Sequence[int]], RunAt | None]" = lambda _: None
+    at: "Callable[[], RunAt | None]" = lambda: None
     arrays: "Callable[[OptionalArrays, Places | None], list[Array]] | None" = None
 
 
 Spec = tuple[tuple[int, ...], str]
 """The shape of an array, and its dtype."""
-RunAt = Callable[[Sequence[int], Sequence[int]], list[Array] | None]
-"""A function that runs a prepared call on memory at addresses: of the given arrays, 0 for zeros, and of some
-results. Returns the other results, in order, in new arrays.
+RunAt = Callable[[Sequence[int], Sequence[int]], None]
+"""A function that runs a prepared call on memory at addresses: of the given arrays, 0 for zeros, and of the
+results.
 """
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, maker_of
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import computed_once
 from stepnet.model.executables import Runs, form_of
@@ -20,8 +21,26 @@ from stepnet.model.program import NetProgram
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
+Spec = tuple[tuple[int, ...], str]
 GIVEN = np.zeros(0)
 """Stands for an array of which a call gives the address."""
+
+
+class OneArray:
+    """The places of several values in one array, which frameworks keep as one tensor.
+
+    starts: where each begins, in bytes. new: makes the array.
+    """
+
+    def __init__(self, specs: Sequence[Spec], other: str) -> None:
+        """Lays out values of these shapes and dtypes. The array has their dtype if there is one, so that its
+        numbers may be cast and cast back; `other` where there are no values, and bytes for several dtypes.
+        """
+        joint = JointAllocation(specs)
+        (common, *others) = dict.fromkeys(dtype for _, dtype in specs) or [other]
+        dtype = np.dtype("uint8" if others else common)
+        self.starts, self.arrays = joint.starts, joint.arrays
+        self.new = maker_of(((joint.bytes // dtype.itemsize,), dtype))
 
 
 class AddressedNet:
@@ -38,13 +57,12 @@ class AddressedNet:
         positions: Positions,
         missing: Sequence[bool],
         separate_outputs: int | None,
-        own: int,
     ) -> None:
         """Takes a net, which is compiled at the first call, and what its calls have in common.
 
         engine: the engines in order of preference. positions: where the steps of the sequences lie.
         missing: for each input, whether it is a memory of zeros that calls do not give.
-        separate_outputs: as of `call_on`. own: the number of results whose addresses calls give, the first.
+        separate_outputs: as of `call_on`.
         """
         arrays = [None if is_missing else GIVEN for is_missing in missing]
         call = call_on(program, arrays, Call(positions), separate_outputs)
@@ -53,11 +71,7 @@ class AddressedNet:
         given = (*ends.sequences, *ends.memories, *ends.statics)
         addresses = (0 if array is None or array is GIVEN else array.ctypes.data for array in self.zeros)
         self.given = [*zip(given, addresses, strict=True)]
-        kinds = (*ends.steps, *ends.rows, *ends.totals)
-        self.placed = [place for place in kinds if place < own]
-        others = [place for place in kinds if place >= own]
-        self.order = [others.index(place) for place in range(own, len(kinds))]
-        self.places = tuple(place for place, number in enumerate(kinds) if number < own)
+        self.placed = (*ends.steps, *ends.rows, *ends.totals)
         self.parameters = ends.parameters
         types = [net.type_of(net.inputs[place]) for place in ends.parameters]
         self.specs = [(type_.shape, type_.dtype) for type_ in types]
@@ -71,20 +85,16 @@ class AddressedNet:
         """The prepared calls of the net."""
         return self.program.runs(self.engine)
 
-    def __call__(self, inputs: Sequence[int], results: Sequence[int]) -> list[Array] | None:
-        """Runs the net; returns the results beyond those that have addresses, in order. None, having written
-        nothing, if no call is prepared and free.
+    def __call__(self, inputs: Sequence[int], results: Sequence[int]) -> bool:
+        """Runs the net; returns whether it did: False, having written nothing, if no call is prepared and
+        free.
 
-        inputs, results: the addresses of its inputs, 0 for those that are missing, and of its first results.
+        inputs, results: the addresses of its inputs, 0 for those that are missing, and of its results.
         """
-        if self.form is None:
-            return None
-        others = self.runs.run_at(
+        return self.form is not None and self.runs.run_at(
             (threads(), *self.form[1:]),
             [inputs[place] for place in self.parameters],
             self.specs,
             [inputs[place] or zeros for place, zeros in self.given],
-            self.places,
             [results[place] for place in self.placed],
         )
-        return None if others is None else [others[place] for place in self.order]

@@ -232,9 +232,9 @@ class Passes:
     def addressed(
         self, missing: Sequence[bool], positions: Positions
     ) -> tuple[AddressedNet, AddressedNet] | None:
-        """Returns both passes as functions of addresses: the forward pass of those of the inputs and of the
-        net's results, which returns what is saved further; the backward pass of those of the inputs, the
-        cotangents and the saved values, and of the gradients. None if a pass is not one net.
+        """Returns both passes as functions of addresses: the forward pass of those of the inputs, the net's
+        results and the further saved values; the backward pass of those of the inputs, the cotangents and the
+        saved values, and of the gradients. None if a pass is not one net.
 
         missing: for each input, whether it is a memory of zeros. positions: where the steps lie.
         """
@@ -243,8 +243,8 @@ class Passes:
         first, second = self.run.first, self.run.second
         of_second = [*missing, *[False] * (len(second.net.inputs) - len(missing))]
         return (
-            AddressedNet(first, self.engine, positions, missing, self.run.separate, self.run.own),
-            AddressedNet(second, self.engine, positions, of_second, None, len(self.wanted)),
+            AddressedNet(first, self.engine, positions, missing, self.run.separate),
+            AddressedNet(second, self.engine, positions, of_second, None),
         )
 
     def backward(

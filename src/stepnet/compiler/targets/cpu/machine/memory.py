@@ -95,7 +95,7 @@ class SharedMemory:
 class JointAllocation:
     """The layout of several arrays in one allocation, which is freed with the last of them.
 
-    shapes: the shape and dtype of each array.
+    shapes: the shape and dtype of each array. starts: where each begins, in bytes. bytes: those of all.
 
     The arrays are some cache lines apart: otherwise the same row of each would map to the same cache set.
     """
@@ -103,9 +103,9 @@ class JointAllocation:
     def __init__(self, shapes: Sequence[Shape]) -> None:
         """Computes where each array begins, given all shapes and dtypes, and the bytes in total."""
         ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
-        *starts, self.bytes = [0, *ends]
+        *self.starts, self.bytes = [0, *ends]
         self.array_specs = [
-            (sizes, np.dtype(dtype), start) for (sizes, dtype), start in zip(shapes, starts, strict=True)
+            (sizes, np.dtype(dtype), start) for (sizes, dtype), start in zip(shapes, self.starts, strict=True)
         ]
 
     def arrays(self, memory: Array) -> list[Array]:

@@ -240,27 +240,25 @@ class PreparedChainCall:
             made = [made[place] for place in self.wanted]
         return made
 
-    def at(self, own: Sequence[int]) -> RunAt | None:
+    def at(self) -> RunAt | None:
         """Makes the function that runs the kernels (compiled parts) of the chain on memory at addresses: of
-        the given values, 0 for an initial memory (recurrent state) of zeros, and of the results at the
-        positions `own`. Other values have new arrays, as in `run`. None if lengths are arguments, or if more
-        than one call of machine code does the work.
+        the given values, 0 for an initial memory (recurrent state) of zeros, and of the results. Large values
+        between kernels have new arrays, as in `run`. None if lengths are arguments, or if more than one call
+        of machine code does the work.
         """
         block: Any = getattr(self.run_on, "__self__", None)
         if self.tables or self.rest or not isinstance(block, CallBlock):
             return None
-        zeros, given = [pointer(array) for array in self.zeros], [self.wanted[place] for place in own]
-        makers, inner = self.new.others(given)
-        order = {place: number for number, place in enumerate((*given, *inner), len(zeros))}
+        zeros = [pointer(array) for array in self.zeros]
+        makers, inner = self.new.others(self.wanted)
+        order = {place: number for number, place in enumerate((*self.wanted, *inner), len(zeros))}
         run_at = block.at([*range(len(zeros)), *(order[place] for place in range(len(order)))])
-        others = [inner.index(place) for number, place in enumerate(self.wanted) if number not in own]
 
-        def run(given: Sequence[int], results: Sequence[int]) -> list[Array] | None:
-            """Runs the chain on the given values, by addresses, as are some results; returns the others."""
+        def run(given: Sequence[int], results: Sequence[int]) -> None:
+            """Runs the chain on the given values, and writes the results, both by addresses."""
             made = [array for new in makers for array in new()]
             filled = [address or zero for address, zero in zip(given, zeros, strict=True)]
             run_at(*filled, *results, *map(pointer, made))
-            return [made[place] for place in others]
 
         return run
 
