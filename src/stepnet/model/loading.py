@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.compiler.values.arguments import LIBRARY, advised, file_path, is_any
+from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.model.stored import ENDING
 
@@ -54,15 +55,15 @@ def load(
     """
     any_steps, file = is_any(steps), file_path(path, "model")
     if file.suffix.lower() == ".onnx" and not recurrent_only and layout is module is None:
-        with IMPORTS:  # late: a file of another kind needs none of it
+        with IMPORTS, paused_collector():  # late: a file of another kind needs none of it
             from stepnet.onnx import load as load_onnx
         return load_onnx(file, axes=axes, steps=steps)
     is_plain = not (recurrent_only or any_steps or axes) and layout is module is None
     if file.suffix == ENDING and is_plain:
-        with IMPORTS:
+        with IMPORTS, paused_collector():
             from stepnet.model.stored.kept import load as load_kept
         return load_kept(file)
-    with IMPORTS:  # late: they take longer than to load an .onnx file
+    with IMPORTS, paused_collector():  # late: they take longer than to load an .onnx file
         from stepnet.layout.files.choice import LayoutChoice
         from stepnet.model.file import load_model
     return load_model(path, recurrent_only, LayoutChoice(layout=layout, module=module), axes, any_steps)

@@ -2,7 +2,9 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -116,3 +118,29 @@ def test_a_first_call_runs_with_it_paused(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(2):
         rnn(np.ones((1, 2, 3), "float32"))
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("imports", "frozen", "is_old"), [(True, 0, True), (False, 0, False), (True, 1, False)]
+)
+def test_objects_of_imports_are_old_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, imports: bool, frozen: int, is_old: bool
+) -> None:
+    """A pause without imports leaves objects young, and what the program has frozen stays so."""
+    was_frozen = gc.get_freeze_count()  # as the whole run of the tests has it
+    gc.unfreeze()
+    if frozen:
+        gc.freeze()
+    try:
+        counted = gc.get_freeze_count()
+        with paused_collector():
+            kept = [object()]
+            if imports:
+                monkeypatch.setitem(sys.modules, "imported_meanwhile", ModuleType("imported_meanwhile"))
+        assert any(each is kept for each in gc.get_objects(generation=2)) == is_old
+        # A few frozen objects may be freed meanwhile.
+        assert 0.9 * counted <= gc.get_freeze_count() <= counted
+    finally:
+        gc.unfreeze()
+        if was_frozen:
+            gc.freeze()
