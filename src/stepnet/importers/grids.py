@@ -7,13 +7,13 @@ Each axis has windows of its own. The entries of a window become features, so th
 product of matrices at each place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from stepnet.compiler.net.windows import Window
-from stepnet.compiler.trace.traced import Traced, apply
+from stepnet.compiler.trace.traced import apply
 from stepnet.errors import ModelError
 from stepnet.importers import pointwise, selecting, shaping
 from stepnet.importers.axes import features_of, is_feature, is_time, text_of
@@ -24,7 +24,6 @@ from stepnet.importers.values import check_room, reshaped
 from stepnet.model.convolution import windowed_max, windowed_mean
 
 Array = np.ndarray
-Pooling = Callable[[Traced, Window], Traced]
 
 
 def windowed(x: Placed, axis: int, window: Window) -> Placed:

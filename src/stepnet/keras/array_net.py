@@ -91,9 +91,9 @@ class ArrayNet:
 
     @cached_property
     def gradient_positions(self) -> Outputs:
-        """Positions, in the net that computes the gradients, of values that are a layer's outputs or their
-        gradients: (those among its inputs, those among its results). Its inputs are the inputs of this net,
-        then the cotangents of this net's results.
+        """Positions of a layer's outputs and their gradients in the net that computes gradients: (positions
+        among its inputs, positions among its results). Its inputs are the inputs of this net, followed by
+        the cotangents of this net's results.
         """
         behind = tuple(len(self.inputs) + index for index in self.outputs[1])
         return self.outputs[0] + behind, tuple(self.differentiated.index(index) for index in self.outputs[0])

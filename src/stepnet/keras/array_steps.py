@@ -108,9 +108,10 @@ class ArraySteps:
 
     @cached_property
     def sources(self) -> Places:
-        """Position, for each step [batch * time], of the output that `spread` puts there: its own if the mask
-        lets it run, else that of the latest step that ran before it. -1 means zeros: no step has run yet, or
-        the settings say that masked steps give zeros.
+        """Position of the output that `spread` puts at each step [batch * time].
+
+        A step that the mask lets run has its own position, a masked step that of the latest step that ran
+        before it. -1 stands for zeros: no step has run yet, or masked steps give zeros by the settings.
         """
         assert self.mask is not None
         (batch, time), valid = self.shape, self.mask.valid

@@ -56,7 +56,7 @@ def compute_output_shape(
     layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None
 ) -> Any:
     """Replaces a recurrent layer's `compute_output_shape` (`theirs`): allows a structure `sequences_shape` of
-    shapes, of which the first gives batch and time. The argument `initial_state_shape`, which Keras may pass,
+    shapes, whose first one gives batch and time. The argument `initial_state_shape`, which Keras may pass,
     is not read.
     """
     return theirs(shapes_in(sequences_shape)[0])
@@ -67,7 +67,7 @@ def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
     each output and None for each state. There is one output, or one for each direction if they are not
     merged.
 
-    inputs, mask: those of the layer, as Keras passes them.
+    inputs, mask: the arguments of the layer, as Keras passes them.
     """
     if not (layer.return_state and layer.states is not None):
         return theirs(inputs, mask)

@@ -32,7 +32,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class CellTrace:
-    """A compiled cell: what runs it, and the variables whose values are its parameters.
+    """A compiled cell: its runnable layers, and the variables whose values are its parameters.
 
     holder: the object that caches machine code for calls without gradients.
     """
@@ -102,7 +102,7 @@ def in_full_dtype(tensor: Any) -> Any:
 
 def recurrence_of(cell: Any, settings: LoopSettings, arguments: StepArguments) -> RNN:
     """Makes the `RNN` of one of Keras' own cells, or of a stack of them, for arguments of these shapes and
-    dtypes. settings: those of the loop, such as its direction.
+    dtypes. settings: of the loop, such as its direction.
     """
     x, memory, masks = (
         tree.map_structure(spec_of, tensors)

@@ -120,7 +120,7 @@ def flag_of(causal: Any) -> bool:
 
 def headed(x: Traced, heads: int, name: str) -> Traced:
     """Returns a value with features [heads, size], of [heads * size] or as they are; raises `StepError` for
-    others. name: that of the argument.
+    others. name: the name of the argument.
     """
     if len(x.type.shape) == 2:
         return x
@@ -133,7 +133,7 @@ def headed(x: Traced, heads: int, name: str) -> Traced:
 
 def grouped(x: Traced, heads: int, name: str) -> Traced:
     """Returns keys or values with as many heads as the queries: fewer heads are each repeated for several
-    heads of the queries. Raises `StepError` if the numbers do not divide. name: that of the argument.
+    heads of the queries. Raises `StepError` if the numbers do not divide. name: the argument's.
     """
     own = x.type.shape[0]
     if own == heads or not own:
@@ -144,8 +144,8 @@ def grouped(x: Traced, heads: int, name: str) -> Traced:
 
 
 def mask_at(products: Traced, keys: Traced, mask: Any) -> Traced:
-    """Returns the mask at each pair of a query and a key, one bool: that of the key. products: the products
-    of queries and keys, one at each of these pairs. Raises `StepError` unless the mask is a bool at each key.
+    """Returns the mask at each pair of a query and a key: the bool of the key. products: the products of
+    queries and keys, one at each of these pairs. Raises `StepError` unless the mask is a bool at each key.
     """
     if not isinstance(mask, Traced) or mask.type.element != "bool[]" or mask.type.extent != keys.type.extent:
         raise refuse("the mask of an attention is a bool at each step of k")

@@ -145,8 +145,8 @@ class Batch:
     def _of_raggeds(
         cls, structure: Any, named: list[tuple[str, Ragged]], own: Mapping[str, str] | None
     ) -> "Batch":
-        """Makes the batch of Raggeds; raises `InputError` unless their lengths agree at all levels of nested
-        sequences that they share, but for those that may have steps of their own.
+        """Makes the batch of Raggeds. Raises `InputError` unless the lengths agree at all levels of nested
+        sequences that they share; inputs that may have steps of their own are not compared.
 
         named: the Raggeds with their names in `structure`. own: the declared names of the axes of inputs with
         steps of their own, by input; None if all have the same lengths.
@@ -438,7 +438,7 @@ def axes_of(
     """Finds the axis of the steps of each input: "" for that of the model's steps, else a name. Returns the
     axes, and the offsets of the named ones by name; (None, {}) if all inputs have the steps of the model.
 
-    named: the offsets of each input with its name. offsets: those of the model's steps. own: the declared
+    named: the offsets of each input with its name. offsets: of the model's steps. own: the declared
     names of the axes of inputs with steps of their own, by input; None if all have the same lengths.
     """
     differ = (level is not offsets and not np.array_equal(level, offsets) for _, level in named)
@@ -451,8 +451,9 @@ def axes_of(
 
 
 def static_axis(name: str, known: Mapping[str, Array]) -> str:
-    """Returns the name of the axis of a static sequence, which each sequence has once, from that of the
-    static: another one if the axes of a model's steps may have it, or another static has it.
+    """Returns the name of the axis of a static sequence, made from the name of the static.
+
+    It differs from the names of the axes of a model's steps, and from those of other statics.
 
     known: the axes of other statics.
     """

@@ -122,9 +122,10 @@ class Combination(Combined):
                 rnn.programs.latest = program
 
     def gradient_reading(self, call: UncheckedCall) -> tuple[Reading[LayersProgram], None]:
-        """Checks the arguments of a call whose gradient is taken. Returns them with their program, and None,
-        as no sequence of layers ends early here: a recurrence with a condition `until` returns in its place
-        the sequences cut to the steps that ran.
+        """Returns the checked arguments of a call whose gradient is taken, with their program, and None.
+
+        A recurrence with a condition `until` returns its sequences, cut to the steps that ran, in place of
+        None. No sequence of layers ends early.
         """
         reading = self.read(
             call.sequences, call.initial, call.statics, call.lengths, call.last_only, **call.control

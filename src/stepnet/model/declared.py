@@ -184,7 +184,7 @@ class Declared(Model):
         """Returns the program of the step with a mask or an early end (a condition `until`), made at first
         use.
 
-        control: which of both is added to the step; if none is, the step's own program is returned.
+        control: the mask and the early end to add to the step; without either, `program` is returned.
         program: the program of the step itself.
         """
         if not control:

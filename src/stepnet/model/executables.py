@@ -178,7 +178,7 @@ def prepared_for(bound: Bound, parameters: Sequence[Array], call: Call, changes:
     """Prepares later calls of a kernel (compiled code), with the bytes of its parameters among those of the
     call; returns None if it cannot.
 
-    parameters: those that the kernel is bound to.
+    parameters: the parameters that the kernel is bound to.
     call: a call like those to come.
     changes: whether the parameters may differ at each call: `bound.rebind` then replaces them before it.
     """

@@ -35,9 +35,9 @@ one, as threads share larger calls.
 
 
 FormedCall = tuple[Form, Any, Places | None]
-"""A call as the cache of prepared calls sees it: the key under which it is looked up first, the array of the
-sequences, of the host or of a device, and where these lie. The key is a general one if there are places, else
-an exact one.
+"""A call as the cache of prepared calls sees it: the key of the first look-up, the array of the sequences (of
+the host or of a device), and the places of the sequences in it. The key is for any lengths if there are
+places, else for exact lengths.
 """
 
 

@@ -163,10 +163,10 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
 
 
 def number_in_step(seed: Traced, identity: Traced, step: Traced) -> Traced:
-    """Computes the random number of each row in a traced step: that of `numbers_at`, to the bit.
+    """Returns the random number of each row in a traced step, the same to the bit as that of `numbers_at`.
 
-    seed, identity, step: the seed, the identity of the sequence and the number of its step, of each row. They
-        are of int64: numbers of 2**63 and more are those that have the same bits.
+    seed, identity, step: the seed, the identity of the sequence and the number of its step, of each row, as
+        int64. A number of 2**63 or more is the int64 with the same bits.
     """
     counter = 0, low(step), low(identity), high(identity)
     first, second, _, _ = philox(counter, (low(seed), high(seed)))

@@ -244,8 +244,10 @@ class StepsBeside(OneStep):
 
     def copied(self, node: Node, operands: list[int]) -> int:
         """Adds a node of the plan (a recurrence's operations in order) to the body (the net of a step), for
-        all copies; returns the number of its value there. Elementwise operations align features at their
-        end, so one of fewer features than the result gets axes of size 1 behind that of the copies.
+        all copies; returns the number of its value there.
+
+        Elementwise operations align features at their end. An operand of fewer feature axes than the result
+        therefore gets axes of size 1 behind the axis of the copies.
 
         operands: the numbers of its operands in the body.
         """
@@ -285,7 +287,7 @@ class StepsBeside(OneStep):
         return self.builder.add("broadcast", number, rank=len(shape), shape=(self.copies, *shape))
 
     def aligned(self, number: int, rank: int) -> int:
-        """Gives a value `rank` feature axes, with those of size 1 behind that of the copies; returns its
+        """Gives a value `rank` feature axes, with axes of size 1 behind the axis of the copies; returns its
         number. Constants, which have no axis of copies, are aligned already.
         """
         type_ = self.builder.type_of(number)

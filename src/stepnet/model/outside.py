@@ -103,7 +103,7 @@ def located(
 def tables_of(net: Net, values: Mapping[int, Array]) -> list[IndexedTable]:
     """Returns the parameters that a net and the bodies of its recurrences take rows of.
 
-    values: the known values by number of the node: those of the inputs.
+    values: the values of the inputs, by number of the node.
     """
     known = computed(net, dict(values))
     tables = list[IndexedTable]()
@@ -159,8 +159,8 @@ def needed_of(net: Net) -> set[int]:
 
 
 def chosen_from(net: Net, number: int) -> int:
-    """Returns the value that an index is where it is not replaced by a constant, as for integers below 0 in
-    an embedding of PyTorch: the number that the user gave.
+    """Returns the number of the index that the user gave, before a step replaces some indices by a constant.
+    An embedding of PyTorch, for example, replaces integers below 0.
     """
     node = net.nodes[number]
     while node.operation in ("where", "cast"):

@@ -39,10 +39,11 @@ def check_axes(inputs: Any, statics: Any) -> None:
 def axes_of_inputs(
     named: Sequence[tuple[str, Array]], offsets: Array, own: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Array]]:
-    """Finds the axis of the steps of each input: "" for that of the model's steps, whose lengths it has, else
-    an own one. Inputs of the same lengths share one, unless they are declared to have different ones.
+    """Finds the name of the axis of the steps of each input: "" if it has the lengths of the model's steps,
+    else another name. Inputs of the same lengths share an axis, unless they are declared to have different
+    ones.
 
-    named: the offsets of each input with its name. offsets: those of the model's steps.
+    named: the offsets of each input with its name. offsets: of the model's steps.
     own: the names of declared axes, by that of the input.
 
     Returns the axes, and the offsets of the own ones by their names. Raises `InputError` for inputs of

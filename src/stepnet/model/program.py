@@ -139,8 +139,8 @@ class Program(NetProgram):
 
     @computed_once
     def as_given(self) -> "Program":
-        """The program whose net takes initial memories, and gives final ones, in the dtypes of a call; itself
-        if these are those that steps carry.
+        """The program whose net takes initial memories and gives final ones in the dtypes of a call. It is
+        this program if steps carry memories in these dtypes.
         """
         if self.rounded is None:
             return self

@@ -240,11 +240,12 @@ class Calls(Executables[CallExecutable[Kind]]):
     def other(
         self, call: FormedCall
     ) -> tuple[tuple[CallExecutable[Kind], list[CallExecutable[Kind]]] | None, Places | None]:
-        """Takes a prepared call out of the cache where none of the first form of a call is free: for a whole
-        array one for any lengths, for a Ragged one of exactly its lengths. It takes none for an array of many
-        sequences whose size comes again, so that one is prepared for this size.
+        """Takes a prepared call of the second form of a call out of the cache, if none of the first is free.
 
-        Returns what `take` returns, and the places of the sequences if the prepared call takes them.
+        For a whole array that is a call for any lengths, for a Ragged a call of exactly its lengths. For an
+        array of many sequences whose size comes again it takes none, so that one is prepared for this size.
+
+        Returns the result of `take`, and the places of the sequences if the prepared call takes them.
         """
         if call[2] is None:
             general = in_general(call)

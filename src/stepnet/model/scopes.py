@@ -204,7 +204,7 @@ def constant_arrays(names: Names, params: list[Array]) -> dict[str, Array]:
     """Returns the named values that are the same at each step, as arrays: arrays, and values of parameters
     alone.
 
-    names: the values by name, of which others are ignored.
+    names: the values by name; all others are ignored.
     params: the arrays of the parameters, which are the last inputs of the net.
     """
     arrays = {name: np.asarray(leaf) for name, leaf in names.items() if not isinstance(leaf, Traced)}

@@ -1,4 +1,4 @@
-"""Names of a step's values: those of its local variables, recorded when each of its functions returns.
+"""Names of a step's values: its local variables, recorded when each of its functions returns.
 
 Values of a net have no names, so the step is traced once more while its functions are watched. Values of a
 recurrence inside the step become values of the step.

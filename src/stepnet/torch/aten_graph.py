@@ -498,9 +498,8 @@ class Converted:
         return InferredTensor(sizes, str(tensor.dtype).removeprefix("torch."))
 
     def size(self, number: Any) -> SymbolicSize:
-        """Converts a symbolic size of PyTorch to a `SymbolicSize`: its text, with the names of its symbols,
-        and, where it has such a form, its value as a product or a linear function of the numbers of sequences
-        and steps.
+        """Returns a symbolic size of PyTorch as a `SymbolicSize`: its text, with the names of its symbols,
+        and its value, if that is a product or a linear function of the numbers of sequences and steps.
         """
         expression = number.node.expr
         known = {symbol: name if is_steps(name) else SEQUENCES for symbol, name in self.names.items()}

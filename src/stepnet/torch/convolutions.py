@@ -26,8 +26,8 @@ from stepnet.torch.rewritten import pad as with_numbers
 
 torch: Any = pytorch("torch")
 ZEROS = "stepnet_zeros"
-"""The attribute of a padded tensor that has the tensor without zeros, their numbers ahead and behind, and the
-values of both tensors, which are others after a change in place.
+"""The attribute of a padded tensor with the tensor before padding, the numbers of zeros ahead and behind, and
+the values of both tensors. Other values later tell that a tensor was changed in place.
 """
 
 

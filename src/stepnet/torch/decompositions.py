@@ -283,8 +283,9 @@ def scan(
 
 
 def as_floats(tensor: Any) -> Any:
-    """Returns integers and booleans as float64 from which `from_floats` makes them again, and other tensors
-    as they are: PyTorch's `scan` has gradients only where all its results are floats. ONNX has no gradients.
+    """Returns integers and booleans as float64, and other tensors unchanged; `from_floats` restores them.
+
+    PyTorch's `scan` has gradients only if all its results are floats. ONNX has no gradients.
     """
     if tensor.is_floating_point() or in_onnx_export():
         return tensor

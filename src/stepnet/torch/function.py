@@ -77,8 +77,9 @@ class NetFunction(torch.autograd.Function):
     """Autograd function of a net under the transforms of torch.func and in forward mode. Its gradients and
     its tangents are nets, and so functions of the same kind: all of them have gradients, tangents and vmap.
 
-    It saves its inputs, of which each transform sees other values. What the net's forward pass saves is in
-    the `Saved` of the run: no further derivative needs it, as that of a gradient follows from its inputs.
+    It saves its inputs, as each transform sees other values of them. The values saved by the net's forward
+    pass are in the `Saved` of the run: no further derivative reads them, as the derivative of a gradient
+    is computed from the inputs of the gradient.
     """
 
     @staticmethod
@@ -98,8 +99,8 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Computes the gradients of the arguments of `forward` from the cotangents of its results, of which
-        None is zeros, by the net of the gradient. Returns None for arguments that get none.
+        """Returns the gradients of the arguments of `forward`, computed by the net of the gradient; None for
+        arguments without one. cotangents: of the results; None for zeros.
         """
         run: MappedNet = ctx.run
         wanted = tuple(place for place, is_needed in enumerate(ctx.needs_input_grad[1:]) if is_needed)
@@ -111,8 +112,8 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
-        """Computes the tangents of the results of `forward` from those of its arguments, of which None is
-        zeros, by the net of the tangent. Returns None for results that have none.
+        """Returns the tangents of the results of `forward`, computed by the net of the tangent; None for
+        results without one. tangents: of the arguments; None for zeros.
         """
         run: MappedNet = ctx.run
         given = {place: tensor for place, tensor in enumerate(tangents[1:]) if tensor is not None}
@@ -170,8 +171,8 @@ class QuickFunction(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Computes the gradients of the net's inputs from the cotangents of its results, of which None is
-        zeros. Returns None for arguments that get none.
+        """Returns the gradients of the net's inputs; None for arguments without one. cotangents: of the
+        results; None for zeros.
 
         Gradients that must have gradients themselves, or that a transform sees, are those of the net of the
         gradient, whose arguments PyTorch tracks.
@@ -262,7 +263,7 @@ def functionalized(
     """Runs a net under torch.func.functionalize, which has nothing to replace in it: a net changes no tensor
     in place.
 
-    interpreter: that of the transform. The other arguments are those of `differentiated`.
+    interpreter: the interpreter of the transform. The other arguments are those of `differentiated`.
     """
     api = pytorch("torch._subclasses.functional_tensor").FunctorchFunctionalizeAPI(interpreter)
     with api.redispatch_to_next():

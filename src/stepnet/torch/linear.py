@@ -205,8 +205,8 @@ class PackedLinear:
         self.net, self.order = self.general.fixed([*map(view_of, tensors)]), checked_engine(self.engine)
 
     def fits(self, layer: Any, value: Any, tensors: list[Any]) -> bool:
-        """Tells whether these packed weights are those of a layer as it is now, and an input `value` is one
-        that they can be multiplied with. tensors: the weight, and the bias.
+        """Tells whether these packed weights still equal the weights of a layer and can be multiplied with an
+        input `value`. tensors: the weight, and the bias.
         """
         return (
             type(value) in PLAIN

@@ -91,7 +91,7 @@ class MappedNet:
         one, the outermost first.
     is_gradient: whether the net is that of a gradient, whose own backward pass mostly never runs.
     saves: where the values that a backward pass reads are kept; None if there will be none.
-    reads: what the forward pass saved for this net, which is then that of its gradient; or None.
+    reads: the values that the forward pass saved, if this net is that of the gradient; else None.
     """
 
     net: DifferentiableNet
@@ -201,7 +201,7 @@ class MappedNet:
         return tuple(place for place in wanted if self.net.inputs[place].extent == CONST)
 
     def run(self, passes: Passes | None, entry: tuple[int, ...], tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Runs one entry; returns its results. passes: those of which one runs, or None."""
+        """Runs one entry; returns its results. passes: the passes, of which it runs one; or None."""
         if passes is not None and self.saves is not None:
             count_products(self.net, self.positions)
             made = run_forward(passes, self.positions, tensors)
@@ -220,7 +220,7 @@ class MappedNet:
 
 
 def split(axes: Sequence[MappedAxis], tensors: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yields the inputs of each entry of mapped axes, of which the first is the outermost."""
+    """Yields the inputs of each entry of mapped axes. axes: the outermost first."""
     if not axes:
         yield tensors
         return
@@ -249,8 +249,8 @@ def mapped(
     axis: MappedAxis,
     tensors: Sequence[Any],
 ) -> tuple[Any, ...]:
-    """Runs a net for each entry of a further axis of its inputs, outside of those that it has; returns its
-    results, with that axis first.
+    """Returns the results of a net for each entry of one more mapped axis of its inputs, with that axis
+    first. The axis lies outside of the mapped axes that the net has already.
 
     apply: runs a net on tensors.
     run: the net.

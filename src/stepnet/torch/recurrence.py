@@ -242,7 +242,7 @@ class Recurrence(torch.nn.Module):
         """Runs two steps by PyTorch's operations on zeros, after which the dtypes of states have settled;
         returns the outputs, then the states.
 
-        device: theirs. dtypes: of the sequences, the states if given, and the statics.
+        device: of all tensors. dtypes: of the sequences, the states if given, and the statics.
         """
         x, memory, statics = self._example
         count, others = len(leaves(memory)), leaves(statics)

@@ -65,7 +65,7 @@ def run_backward(
 
 
 def as_inputs(gradients: Sequence[Any], tensors: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
-    """Casts gradients to the dtypes of the inputs that they are of: those of half precision are computed in
+    """Returns gradients in the dtypes of their inputs: for inputs of half precision they are computed in
     float32. tensors: all inputs of a net. wanted: the positions of the inputs that get gradients.
     """
     pairs = zip(gradients, wanted, strict=True)

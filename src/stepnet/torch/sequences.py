@@ -31,8 +31,8 @@ DTYPES = COMPUTED | HALVES
 DEVICES = "cpu", "cuda"
 """The types of devices whose tensors stepnet's operators take, and on which modules look for autocast."""
 KEEP_STATES = {"cpu": frozenset({"GRU", "GRU cell", "LSTM cell"})}
-"""The layers and cells, by the type of the device, whose states autocast leaves in their dtype: torch.nn's
-cast what they multiply, and what they add to states is promoted. All others run in the dtype of autocast.
+"""The layers and cells, by the type of the device, whose states keep their dtype under autocast: those of
+torch.nn cast their factors, and sums with states are promoted. All others run in the dtype of autocast.
 """
 REFUSED = "_refused"
 """The attribute in which a module keeps why PyTorch's own operations run it on a device."""
@@ -91,8 +91,8 @@ class SequencePlaces:
         return cls(form, () if form in PADDED else tuple(place))
 
     def for_operator(self, data: Any) -> tuple[str, list[Any]]:
-        """Returns the form and the tensors as arguments of PyTorch's operator. data: that of the sequences,
-        which stands for no tensors, as AOTInductor does not pass empty lists.
+        """Returns the form and the tensors as arguments of PyTorch's operator. data: of the sequences; it
+        stands in for an empty list of tensors, which AOTInductor does not pass.
         """
         return self.form, list(self.tensors) or [data]
 
@@ -250,7 +250,7 @@ def data_of(value: Any) -> Any:
 
 
 def unchanged(outputs: Any) -> Any:
-    """Returns outputs unchanged: those of a call on a plain tensor have the form that the caller expects."""
+    """Returns outputs unchanged, as for a plain tensor, where they have the form of the result already."""
     return outputs
 
 
@@ -357,8 +357,8 @@ def is_autocast(device: Any) -> bool:
 
 
 def dtype_of_run(name: str, device: Any, dtype: Any, states: Any) -> Any:
-    """Returns the dtype in which a layer or a cell runs on a device: that of its parameters, `dtype`; under
-    autocast that of the results of torch.nn's, but for float64, which autocast leaves.
+    """Returns the dtype in which a layer or a cell runs on a device: `dtype`, that of its parameters. Under
+    autocast it is the dtype of the results of torch.nn's layer, except for float64, which autocast leaves.
 
     name: of `KEEP_STATES`, such as "LSTM", or "LSTM cell". states: the dtype of its states, or, without any,
     of the input.

@@ -32,9 +32,9 @@ MOST_CHAINED, FEW, LIST = 8, 128, 64
 divided into lists where more are found, and the length of a list.
 """
 GIVEN = ("length", "weight", "weight of the largest length", "is last")
-"""The features of the input of a step, float64: the number of symbols of the sequences that finish at it, the
-numbers by which log-probabilities of that length and of the largest one are divided for the rank, and 1 at
-the last step.
+"""The features of the input of a step, float64: the number of symbols of sequences that finish at the step,
+the divisor of log-probabilities of that length, the divisor of those of the largest length, and 1 at the last
+step.
 """
 MOST_BEAMS, MOST_BEAMS_OF_CPU, MOST_CONTINUATIONS = 64, 8, 4096
 """The largest numbers of beams, on a device and on a CPU, and of all their continuations by a symbol. The
@@ -200,8 +200,8 @@ def candidates(values: Traced, count: int) -> tuple[Traced, Traced]:
 
 
 def ordered(values: Traced, places: Traced | None, count: int) -> tuple[Traced, Traced]:
-    """Returns the `count` highest of the values [rows, number], highest first, and their places; of equal
-    ones that of the lower place comes first. places: None for those in the row.
+    """Returns the `count` highest of the values [rows, number], highest first, and their places. Of equal
+    values, the one of the lower place comes first. places: None for the positions in the row.
     """
     is_there = ranks(values, places)[:, None] == numpy.arange(count, dtype=np.float32)[:, None]
     every = numpy.arange(values.shape[1]) if places is None else places[:, None]
@@ -210,8 +210,8 @@ def ordered(values: Traced, places: Traced | None, count: int) -> tuple[Traced, 
 
 
 def ranks(values: Traced, places: Traced | None = None) -> Traced:
-    """Returns for each value [rows, ..., number] how many of the last axis come ahead of it: the higher ones,
-    and those of as much at lower places. places: None for those in the axis.
+    """Returns the rank of each value [rows, ..., number] along the last axis, from 0 for the highest. Of
+    equal values, the one of the lower place is ahead. places: None for the positions in the axis.
     """
     this, other = values[..., None], values[..., None, :]
     every = numpy.arange(values.shape[-1]) if places is None else places

@@ -54,8 +54,8 @@ class Chooses(Protocol):
 
     @property
     def beams(self) -> int:
-        """The number of sequences that a row continues, which are the first feature axis of its memories; 0
-        for one sequence without such an axis.
+        """The number of sequences that a row continues, the size of the first feature axis of its memories; 0
+        if a row is one sequence and has no such axis.
         """
         ...
 
@@ -152,10 +152,10 @@ class Choice:
         return [new], [*kept, ends, unclear | ~(clear | ended)]
 
     def of(self, scores: Traced, drawn: Sequence[Traced], step: Traced) -> tuple[Traced, Traced]:
-        """Chooses the next symbol of each row (sequence), in a traced step: that of the highest score, or one
-        drawn by the sampler; returns the symbols, and whether the highest score of each row is finite.
+        """Returns the next symbol of each row (sequence) in a traced step, which has the highest score or is
+        drawn by the sampler, and whether the highest score of each row is finite.
 
-        scores: the scores, [rows, symbols]. Those of an integer dtype are always finite.
+        scores: the scores, [rows, symbols]. Scores of an integer dtype are always finite.
         drawn: the values that random numbers are drawn by, as `statics` names them.
         step: the number of the step of each row.
         """

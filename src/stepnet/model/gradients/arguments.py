@@ -246,10 +246,11 @@ class CallArguments:
         return self.batch.like_input(array, levels, extent[-1]) if levels else array
 
     def flattened(self, place: int, array: Array) -> Array:
-        """Returns values that the caller gives in the layout of an argument, such as its tangent, in that of
-        the net's input at a position: the inverse of `answered`.
+        """Returns an array of the caller in the layout of the net's input at a position, the inverse of
+        `answered`.
 
-        array: the values, of a Ragged those of all steps.
+        array: the values in the layout of an argument, such as its tangent; of a Ragged the values of all
+            steps.
         """
         extent = self.net.type_of(self.net.inputs[place]).extent
         levels = 0 if is_static_extent(extent) else max(0, len(extent) - 1)

@@ -156,8 +156,8 @@ class DifferentiableNet:
         return order
 
     def saving(self, dtype: str | None) -> "DifferentiableNet":
-        """Returns the function whose backward pass reads values that are stored in another dtype, such as
-        "bfloat16", where it alone reads them; itself for None.
+        """Returns the function with values for its backward pass alone stored in another dtype, such as
+        "bfloat16"; None leaves it as it is.
         """
         if dtype is None:
             return self
@@ -232,9 +232,11 @@ class Passes:
     def addressed(
         self, missing: Sequence[bool], positions: Positions
     ) -> tuple[AddressedNet, AddressedNet] | None:
-        """Returns both passes as functions of addresses: the forward pass of those of the inputs, the net's
-        results and the further saved values; the backward pass of those of the inputs, the cotangents and the
-        saved values, and of the gradients. None if a pass is not one net.
+        """Returns the forward and the backward pass as functions of addresses; None if a pass is not one net.
+
+        The forward pass takes the addresses of the inputs, of the net's results and of the further saved
+        values. The backward pass takes the addresses of the inputs, the cotangents, the saved values and the
+        gradients.
 
         missing: for each input, whether it is a memory of zeros. positions: where the steps lie.
         """
@@ -252,7 +254,7 @@ class Passes:
     ) -> list[Array]:
         """Returns the gradients of the inputs at the positions `wanted`.
 
-        arrays, positions: those of the forward pass.
+        arrays, positions: the arguments of the forward pass.
         cotangents: one for each floating-point result.
         saved: the arrays that the forward pass returned at the positions `self.saved`.
         """
@@ -278,7 +280,7 @@ class FixedPasses(Passes):
 
     @property
     def gradient_types(self) -> list[Type]:
-        """The types of the gradients, which are those of the inputs that get them."""
+        """The types of the gradients: each gradient has the type of its input."""
         return [self.net.inputs[place] for place in self.wanted]
 
 

@@ -52,9 +52,10 @@ class Half:
 
     @property
     def title(self) -> str:
-        """The title of a pass, forward or backward, in the text of `explain`: with the number of steps that
-        it computes as one, and the number of its section (part of the net) where the gradient of a net is
-        taken in sections.
+        """The title of a pass, forward or backward, in the text of `explain`.
+
+        It has the number of steps that are computed as one, if several, and the number of the section (part
+        of the net), if the gradient is taken in sections.
         """
         name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
         return name if self.section is None else f"section {self.section}, {name}"

@@ -44,7 +44,7 @@ def trained(
     They do if that is faster; all else runs in a forward and a backward half.
 
     wanted: the positions of the inputs whose gradients are computed.
-    costs: those of the engine that runs it. alone: why no steps are joined to blocks; "" if they may be.
+    costs: the costs of the engine that runs it. alone: why no steps are joined to blocks; "" if they may be.
     is_each: as of `Halved.of`.
     """
     choices = block_choices(net, costs, alone)
@@ -81,8 +81,8 @@ class Blocks:
 
     @property
     def call(self) -> Call:
-        """The call of the blocks: as that of the piece (the sequences and steps that the blocks have), on the
-        same arrays, but each block of `size` steps is one step.
+        """The call of the piece (the sequences and steps of the blocks), on the same arrays, with each block
+        of `size` steps as one step.
         """
         own, size = self.piece.call, self.size
         if size == 1:

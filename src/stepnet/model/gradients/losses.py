@@ -427,8 +427,8 @@ def with_loss(
 
 
 def widened(builder: Builder, number: int) -> Traced:
-    """Returns a value of a net for a loss, which is written as a step is: one of a storage dtype, such as
-    bfloat16, in the dtype in which it is computed.
+    """Returns a value of a net for a loss. A value of a storage dtype, such as bfloat16, is cast to the
+    dtype in which it is computed, as in a step.
     """
     value = Traced(builder, number)
     return value.astype(value.type.computed.dtype)

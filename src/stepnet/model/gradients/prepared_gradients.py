@@ -343,7 +343,7 @@ class GradientExecutable(Executable[Program]):
         return gradients_in(self.gradients, self.second([*arrays, *seeds, *saved]), sequences)
 
     def by_result(self, outputs: Any, final: Any) -> list[Any] | None:
-        """Lists cotangents to match the results of a net: those of the outputs, then those of final memories.
+        """Lists cotangents to match the results of a net: of the outputs, then of final memories.
 
         An entry is None where none is given. Returns None if their structures differ from those of the
         results.

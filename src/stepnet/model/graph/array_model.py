@@ -38,8 +38,8 @@ USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN
 
 Apart = Literal["", "stated", "each"]
 APART: tuple[Apart, ...] = ("", "stated", "each")
-"""The inputs of a model that may have steps of their own, in the order in which that is tried: none, those of
-which the file states other numbers of steps, or each.
+"""The choices of the inputs that have steps of their own, in the order in which they are tried: no input, the
+inputs for which the file states another number of steps, or every input.
 """
 
 EXPORT = "export with dynamic shapes (dynamic_shapes= or dynamic_axes=)"
@@ -122,9 +122,9 @@ class ArrayModel:
     any_steps: whether the user states that no number of the file depends on the number of its steps.
     numbers: the numbers that may depend on it (`importers.example_steps`), with the operators that have them;
     filled in when the model is traced.
-    output_names: those of its outputs, filled in when it is traced.
+    output_names: the names of its outputs, filled in when it is traced.
     has_dtypes: whether a call has the dtypes of the file, since its format has no casts of inputs.
-    open_steps: how a file of the format is written with an open number of steps, for messages.
+    open_steps: the way to write such a file with an open number of steps, for messages.
     """
 
     has_dtypes: ClassVar[bool] = False
@@ -189,8 +189,8 @@ class ArrayModel:
 
     @property
     def steps(self) -> int | None:
-        """The number of steps that the file states for its inputs; None where it is open, or the user states
-        that any is right.
+        """The number of steps that the file states for its inputs; None if it is open, or if the user states
+        that the model is right for any number.
         """
         return next((count for _, count in self.counted), None) if not self.any_steps else None
 
@@ -255,8 +255,9 @@ class ArrayModel:
             check_dtypes(self.path, declared, {**named, **(statics or {})})
 
     def only_at_steps(self, values: Mapping[str, Placed], inputs: Mapping[str, Placed]) -> dict[str, Placed]:
-        """Returns outputs by name that are NaN for sequences of other lengths than the numbers of steps that
-        the file states, if numbers in it may depend on these; else as they are.
+        """Returns the outputs by name, as NaN for sequences whose length is not the stated number of steps.
+
+        Outputs are unchanged if no number in the file may depend on the number of steps.
 
         inputs: the inputs by name. Raises `ModelError` for an output of a dtype without NaN.
         """
@@ -432,7 +433,7 @@ def axes_of_sizes(sizes: Sequence[int]) -> list[str]:
 def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelInput:
     """Makes the description of an input of a model, with the meaning of its axes.
 
-    name, dtype: those of the input.
+    name, dtype: of the input.
     sizes: the sizes of its axes as the file states them; 0 for one that it does not state.
     axes: the letters of the axes (N sequences, T steps, _ a feature); trailing features may be left out.
 
@@ -457,9 +458,10 @@ def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelIn
 
 
 def agreed(inputs: Sequence[ModelInput], apart: Apart) -> tuple[ModelInput, ...]:
-    """Decides which inputs of a model have the same steps, and which have steps of their own, of other
-    numbers; returns the inputs so. By default all have the same steps. If `apart` is "stated", those have
-    their own for which the file states another number than for the first; if "each", all but the first.
+    """Returns the inputs of a model, some with steps of their own, whose number differs from the first one's.
+
+    apart: "" if all inputs have the same steps; "stated" for steps of their own where the file states
+        another number of steps than for the first input; "each" for all inputs but the first.
 
     Raises `AxesError` if the file states different numbers of sequences; if it states different numbers of
     steps for the same ones; and if `apart` leaves all inputs with the same steps.

@@ -1,11 +1,11 @@
-"""The rows of a stream of chunks: what is kept of them between chunks, and the same as plain arrays.
+"""The rows of a stream of chunks: the values that are kept between chunks, and these as plain arrays.
 
     kept       part.0.earlier  steps of each row        ->   part.0.earlier.values, part.0.earlier.lengths
                part.1.memory.0 [rows, features...]      ->   the same
                taken           steps that each row had  ->   the same
 
-The numbers of steps that are kept follow from those that each row has had, so arrays that a file or a user
-gives are checked against these.
+The number of steps that each row has had determines the number of steps that are kept. Arrays of a file or
+of a user are checked against it.
 """
 
 from typing import Any, cast
@@ -22,8 +22,8 @@ from stepnet.model.streams.waiting import Kept, WaitingSteps
 
 Array = np.ndarray
 TAKEN, STATICS = "taken", "statics."
-"""The names of what is kept of rows besides what the parts keep: the number of their steps so far, and, with
-numbers behind, their statics."""
+"""The names of values that are kept of rows beside those of the parts: the number of steps so far, and the
+statics, each with its number behind the name."""
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,8 @@ class ChunkStream:
     def __init__(self, programs: GraphPrograms, rows: Any, initial: Any, statics: Any, engine: Order) -> None:
         """Stores the arguments of `Graph.stream_chunks`; the model is traced at the first chunk.
 
-        programs: those of the graph. rows: the number of rows. initial: the state that they go on from; None
-        for none. statics: values that each row has once. engine: the engines in order of preference.
+        programs: the programs of the graph. rows: the number of rows. initial: the state that they go on
+        from, or None. statics: values that each row has once. engine: the engines in order of preference.
         """
         self.programs, self.engine, self.in_use = programs, engine, False
         self._count = checked_integer(rows, ROWS_ARE, 0, MOST_ROWS)
@@ -397,9 +397,11 @@ class ChunkStream:
         return state.from_state(initial, statics, rows)
 
     def _known(self, statics: Any) -> ChunkRows:
-        """Returns the rows. Before the first chunk they are made for the inputs of the latest call of the
-        graph, or for those that it was made with; raises `InputError` if there are none, or if `initial=`
-        does not fit them.
+        """Returns the rows of the stream.
+
+        Before the first chunk they are made for the inputs of the latest call of the graph, or else for the
+        inputs that the graph was made with. Raises `InputError` if neither is known, or if `initial=` does
+        not fit these inputs.
 
         statics: the `Spec`s of the statics in their structure; None without statics.
         """

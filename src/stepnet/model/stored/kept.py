@@ -79,15 +79,16 @@ def load(path: Path) -> Any:
 
 
 def named(model: Any, key: str) -> Any:
-    """Returns a model; the key is the name of its net if it is a graph, so that its schedule is found."""
+    """Returns the model; if it is a graph, its net is named by the key, so that its schedule is found."""
     if type(model).__name__ == "Graph":
         model.program.name = key
     return model
 
 
 def key_of(name: str, contents: bytes) -> str | None:
-    """Computes the key of a file's model in the disk cache: of its bytes, of its name, which is in messages,
-    and of all that decides how it is read. None if the sources of that cannot be read.
+    """Returns the key of a file's model in the disk cache; None if the sources of stepnet cannot be read.
+
+    It is computed from the bytes of the file, its name, which messages have, and the code that reads it.
     """
     try:
         return digest(sources(*READING), name, contents)

@@ -113,7 +113,7 @@ class StoredStep(StoredNet):
 
     @property
     def __signature__(self) -> Signature:
-        """The parameters of the step that was saved, whose names the inputs of its net have, for messages."""
+        """The signature of the saved step, for messages: its parameters are named as the net's inputs."""
         places = iter([self.net.nodes[place].name for place in self.net.inputs])
         parts = (self.inputs, self.memory, self.statics, self.params)
         x, memory, _, params = (
@@ -142,10 +142,11 @@ class StoredStep(StoredNet):
 
 
 def own_argument(structure: Any, names: Sequence[str], usual: str) -> str:
-    """Returns the name of the argument of a saved step that has a structure, from the names of its values;
-    the usual one where these do not tell, as those of a dict, and where it is no name in Python.
+    """Returns the name of an argument of a saved step, from the names that the file gives its values.
 
-    names: those of the values, which the file gives.
+    It is the usual name if these do not tell it, as for a dict, and if it is not a name in Python.
+
+    structure: of the argument. names: of its values. usual: the usual name.
     """
     paths = [name for name, _ in named_leaves(structure)]
     if not paths or not names[0].endswith(ending := f".{paths[0]}" if paths[0] else ""):

@@ -107,9 +107,10 @@ class AddedRows:
 
 
 def declared_memory(rnn: Stepped, pieces: Sequence[AddedRows], index: int) -> Any:
-    """Returns the memory that rows begin with, of a layer with a declared memory, in its structure. A dtype
-    that was left open is that of the latest or declared inputs; while these are not known, that of the
-    parameters and of what rows begin with.
+    """Returns the initial memory of rows, of a layer with a declared memory, in the structure of that memory.
+
+    A dtype that was left open is that of the latest or declared inputs. While no inputs are known, it is
+    that of the parameters and of the given initial memories.
 
     rnn: the recurrence of the layer, at the position `index`. pieces: the rows that were added so far.
     """

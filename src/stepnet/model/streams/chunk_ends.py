@@ -34,7 +34,7 @@ class EndsPart:
 
     @computed_once
     def extension(self) -> Extension:
-        """The numbers of copies of the node, and which steps they are of."""
+        """The numbers of copies that the node makes, and the steps that it copies."""
         return Extension.of(self.model.nodes[self.number].attributes)
 
     @property
@@ -44,31 +44,31 @@ class EndsPart:
 
     @property
     def ahead(self) -> int:
-        """The number of steps of which those that are copied ahead of a sequence are the first ones."""
+        """The number of first steps that contain all steps copied ahead of a sequence."""
         return 1 + (self.extension.before if self.extension.how == "reflect" else 0)
 
     @property
     def behind(self) -> int:
-        """The number of steps of which those that are copied behind a sequence are the last ones."""
+        """The number of last steps that contain all steps copied behind a sequence."""
         after = self.extension.after
         return min(after, 1) + (after if self.extension.how == "reflect" else 0)
 
     def begin(self, rows: int) -> Kept:
-        """Returns what the part keeps of rows that have had no step. rows: their number."""
+        """Returns the values that the part keeps of rows without a step so far. rows: the number of rows."""
         none = np.zeros(rows, np.int64)
         earlier = WaitingSteps.zeros(none, self.model.type_of(self.number))
         return {f"{self.name}.earlier": earlier, f"{self.name}.read": none}
 
     def given(self, read: Array) -> Array:
-        """Returns how many steps of the result are known of rows that go on.
+        """Returns the number of known steps of the result, for each row that goes on.
 
         read: how many steps each row has had.
         """
         return np.where(read >= self.ahead, read + self.extension.before, 0)
 
     def kept(self, read: Array) -> Array:
-        """Returns how many of the last steps are kept of each row: all until those ahead are known, then as
-        many as are copied behind it. read: how many steps each row has had.
+        """Returns the number of last steps that are kept of each row: all until the steps ahead are known,
+        then as many as are copied behind it. read: how many steps each row has had.
         """
         return np.where(read >= self.ahead, np.minimum(read, self.behind), read)
 

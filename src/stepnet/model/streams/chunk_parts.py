@@ -71,9 +71,9 @@ class ChunkPart(Protocol):
         ...
 
     def counts(self, steps: StepCounts, chunk: Chunk) -> tuple[StepCounts, dict[str, Array]]:
-        """Returns how many steps its results have in total, by node, and the counts and the numbers of steps
-        that the part keeps, by name. They follow from the number of steps that each row has had, however
-        these were cut into chunks.
+        """Returns the total number of steps of each result, by node, and the counts and the numbers of steps
+        that the part keeps, by name. They depend on the number of steps of each row so far alone, not on the
+        cut into chunks.
 
         steps: the numbers of steps of earlier values. chunk: of the rows, which go on.
         """
@@ -166,18 +166,18 @@ class WindowPart:
         return {self.number: given}, {f"{self.name}.{what}": counts for what, counts in own.items()}
 
     def known(self, read: Array, lengths: Array) -> Array:
-        """Returns the number of windows of each row of which all steps that are read are known.
+        """Returns the number of complete windows of each row: all steps that they read are known.
 
-        read: how many steps each row has had. lengths: how many there are from the first one of the first of
-        these windows on.
+        read: the number of steps that each row has had. lengths: the number of steps from the beginning of
+        the first of these windows on.
         """
         reach = max(self.needed, self.window.stride - 1)
         return np.where(read > 0, np.maximum((lengths - reach - 1) // self.window.stride + 1, 0), 0)
 
     @computed_once
     def needed(self) -> int:
-        """The number of steps from the first one of a window to the last one that is read: of windows of two
-        steps, which leave out steps at the end of a sequence, that is the first one.
+        """The number of steps from the first step of a window to the last step that is read. It is 0 for
+        windows of two steps of which only the first is read, as to leave out steps at a sequence's end.
         """
         window, entries = self.window, {0}
         for node in self.model.nodes:
@@ -191,10 +191,11 @@ class WindowPart:
     def windows(
         self, steps: WaitingSteps, read: Array, rest: Array, ends: bool
     ) -> tuple[WaitingSteps, WaitingSteps]:
-        """Returns the windows of which all steps are known that are read, and the steps that later ones read.
+        """Returns the complete windows, of which all steps that are read are known, and the steps that later
+        windows read.
 
-        steps: those from the first step of the next window on. read: how many steps each row has had. rest:
-        the number of windows that are left if the rows end. ends: whether they do.
+        steps: the steps from the first one of the next window on. read: the number of steps that each row has
+        had. rest: the number of windows that are left if the rows end. ends: whether the rows end.
         """
         window, lengths = self.window, steps.lengths
         counts = rest if ends else np.minimum(self.known(read, lengths), rest)
@@ -242,7 +243,7 @@ class RepeatPart:
 
     @property
     def extent(self) -> Extent:
-        """The extent of the result: that of rows or of their steps."""
+        """The extent of the result: `ROWS`, or that of the steps of rows."""
         return self.model.type_of(self.number).extent
 
     def begin(self, rows: int) -> Kept:

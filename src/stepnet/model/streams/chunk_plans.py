@@ -257,10 +257,11 @@ class PlanPart:
         return in_order and plain and self.device is None
 
     def memories(self, values: ChunkValues, kept: Kept, before: Array) -> list[Any]:
-        """Returns the memories that rows go on from: those that were kept, as they are if all rows have
-        begun, and for other rows those of a call.
+        """Returns the memories that rows go on from: the kept memories of rows that have begun, and the given
+        initial memories of other rows.
 
-        values: of the chunk so far. kept: of the rows. before: their steps in earlier chunks.
+        values: the values of the chunk so far. kept: the kept values of the rows. before: the number of steps
+        of each row in earlier chunks.
         """
         begun = np.flatnonzero(before)
         own = [kept[f"{self.name}.memory.{place}"] for place in range(len(self.continued.memories))]
@@ -333,7 +334,7 @@ class PlanPart:
     def inputs(self, given: list[Array], values: ChunkValues) -> list[Array | None]:
         """Returns the arrays of the inputs of the part's plan, in order; None for memories of zeros.
 
-        given: those of the values with steps. values: those of the chunk so far.
+        given: the arrays of the values with steps. values: the values of the chunk so far.
         """
         read = dict(zip(self.plan.ends.sequences, given, strict=True))
         read |= {

@@ -24,15 +24,15 @@ Array = np.ndarray
 EXACT: Pipeline = (prune, split_concat_matmul)
 """The passes of a step in integers alone, all of whose weights are int8."""
 PASSES: Pipeline = (*EXACT, narrow)
-"""The passes of a step: those that say which products are computed in fewer bits."""
+"""The passes of a step, which choose the products that are computed in fewer bits."""
 
 
 def step_of_call(call: CallSpecification, dtype: Any = None, passes: Pipeline = PASSES) -> ModelStep:
     """Returns one step of a call's model, with all memories of its stream. Values that a sequence has once
     are inputs of each step.
 
-    dtype: that of 16 bits to which matrices and tables are rounded; None for those that the model has.
-    passes: those of the step. Raises `InputError` for a model that has no stream, for one whose memories
+    dtype: the dtype of 16 bits to which matrices and tables are rounded; None to leave them as they are.
+    passes: the passes of the step. Raises `InputError` for a model that has no stream, for one whose memories
     begin with its inputs, and for a dtype of a model that has low precisions.
     """
     storage = stored_dtypes(call.net)
@@ -42,7 +42,7 @@ def step_of_call(call: CallSpecification, dtype: Any = None, passes: Pipeline = 
     net, builder = call.net, made.builder
 
     def ends(given: Iterable[ArrayArgument], numbers: Sequence[int]) -> tuple[StepEnd, ...]:
-        """Returns the inputs or outputs of the step. numbers: those of the model's net."""
+        """Returns the inputs or outputs of the step. numbers: of the model's net."""
         return tuple(StepEnd(made.value(numbers[each.index]), each.name, each.title) for each in given)
 
     initial = {
@@ -81,10 +81,10 @@ def with_rounded(call: CallSpecification, dtype: Any) -> CallSpecification:
 
 
 def with_names(step: ModelStep, call: CallSpecification) -> ModelStep:
-    """Returns a step whose inputs and outputs have the names of those of a call."""
+    """Returns a step with the names that a call gives its inputs and outputs."""
 
     def ends(own: tuple[StepEnd, ...], *kinds: str) -> tuple[StepEnd, ...]:
-        """Returns inputs or outputs with names. kinds: those of the arguments of the call."""
+        """Returns inputs or outputs with names. kinds: the kinds of the call's arguments."""
         named = [each for each in call.arguments if each.kind in kinds]
         return tuple(StepEnd(end.number, each.name, each.title) for end, each in zip(own, named, strict=True))
 
@@ -121,8 +121,8 @@ def begin_of(
 
 
 def counted(builder: Builder) -> list[tuple[int, int, Array | None]]:
-    """Returns the number of steps so far as a memory, which a step adds 1 to, if the model reads it: its
-    values before and after, and what it begins with.
+    """Returns the memory with the number of steps so far, to which a step adds 1, if the model reads it: its
+    value before the step, its value after the step, and None for its beginning, zeros.
     """
     for number, node in enumerate(builder.nodes):
         if node.operation == "index":

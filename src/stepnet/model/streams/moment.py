@@ -22,7 +22,7 @@ class Moment:
     number: the number of turns that all rows took together. A turn is a step, or another change of side.
     slots: the slot of each row.
     turns: the number of turns that each row took besides. The parity of all its turns is its side.
-    odd: how many rows have an odd number of them.
+    odd: the number of rows with an odd number of such turns.
     ahead: the number of steps that each row has taken beyond all its turns.
     """
 
@@ -51,8 +51,8 @@ class Moment:
 
     @property
     def side(self) -> int | None:
-        """The one of each row's two memories, 0 or 1, that the next step reads, for all rows of the stream;
-        None where rows differ.
+        """The side of all rows: the number, 0 or 1, of the memory that the next step reads. None if rows
+        differ.
         """
         if not self.odd:
             return self.number & 1
@@ -60,12 +60,12 @@ class Moment:
 
     @property
     def free_side(self) -> int:
-        """The side of new rows: that of the others, if these agree."""
+        """The side of new rows: the side of the other rows if these agree, else 0."""
         return self.side or 0
 
     @property
     def all_sides(self) -> Array:
-        """The side of each row: the one of its two memories, 0 or 1, that is the present one."""
+        """The side of each row: the number, 0 or 1, of its present memory."""
         return (self.turns + self.number) & 1
 
     @property

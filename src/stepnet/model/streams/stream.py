@@ -139,10 +139,10 @@ class Stream:
             self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
-        """Takes a step that the fast path of `step` leaves to it: the first step of the stream, a step of
-        some rows only, or one of rows that do not all use the same one of their two memories.
+        """Takes a step that is not for the fast path of `step`; returns the outputs.
 
-        Returns the outputs.
+        Such a step is the first of the stream, one of some rows only, or one of rows of which some read
+        their memory 0 and others their memory 1.
 
         x: the inputs of the rows that take the step. rows: these rows, as an index, indices or a mask; None
         for all.
@@ -162,10 +162,10 @@ class Stream:
         return x
 
     def _side_for(self, row_indices: Array) -> int:
-        """Copies memories so that all of these rows use the same one of their two memories, which a step
-        reads; returns which, 0 or 1.
+        """Returns the side, 0 or 1, of the memory that the next step of all these rows reads.
 
-        It is the one that most of them use already, and 0 if there are as many of each.
+        It is the side that most rows have already (0 if as many have each); the memories of other rows are
+        copied to it.
 
         row_indices: the indices of the rows.
         """

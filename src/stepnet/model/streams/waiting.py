@@ -77,7 +77,7 @@ class WaitingSteps:
         return WaitingSteps(both[positions_of(starts, lengths)], lengths)
 
     def and_rows(self, others: "WaitingSteps") -> "WaitingSteps":
-        """Returns the steps of these rows, and after them those of further rows."""
+        """Returns the steps of these rows, followed by the steps of further rows."""
         values = np.concatenate([self.values, others.values])
         return WaitingSteps(values, np.concatenate([self.lengths, others.lengths]))
 
@@ -87,14 +87,14 @@ Kept = dict[str, Any]
 
 
 def kept_of(kept: Kept, rows: Array) -> Kept:
-    """Returns what a stream keeps of some rows, in their order. rows: the indices of the rows."""
+    """Returns the values that a stream keeps of some rows, in their order. rows: the indices of the rows."""
     return {name: own.of(rows) if isinstance(own, WaitingSteps) else own[rows] for name, own in kept.items()}
 
 
 def kept_with(kept: Kept, rows: Array, others: Kept) -> Kept:
-    """Returns what a stream keeps, with that of some rows replaced.
+    """Returns the values that a stream keeps, with those of some rows replaced.
 
-    rows: the indices of the rows. others: what is kept of them now, under the same names.
+    rows: the indices of the rows. others: the new values of these rows, under the same names.
     """
     made: Kept = {}
     for name, own in kept.items():
@@ -107,7 +107,7 @@ def kept_with(kept: Kept, rows: Array, others: Kept) -> Kept:
 
 
 def kept_and(kept: Kept, others: Kept) -> Kept:
-    """Returns what a stream keeps of its rows, and after them that of further rows, under the same names."""
+    """Returns the values that a stream keeps of its rows, followed by those of further rows, by name."""
     made: Kept = {}
     for name, own in kept.items():
         more = others[name]

@@ -37,6 +37,8 @@ SMALL_MATRIX = 4096
 """The most elements of a matrix with which a kernel multiplies by itself."""
 MOST_ENTRIES = 64
 """The most entries that a block computes at a time."""
+THREADS, SHARED = 128, 48 * 1024
+"""The threads of a block, and the most bytes of its shared memory."""
 EXTENTS = {"sequence": ROWS, "before": STEPS, "after": STEPS, "ended": ROWS}
 """The extent of the values of each stage."""
 
@@ -186,13 +188,10 @@ def is_zeros(net: Net, number: int) -> bool:
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
 
 
-def stage_codes(
-    plan: Plan, name: str, threads: int = 128, shared: int = 48 * 1024
-) -> tuple[DeviceStage | ProductCode, ...]:
+def stage_codes(plan: Plan, name: str) -> tuple[DeviceStage | ProductCode, ...]:
     """Makes the kernels and products of a stage of a plan, in the order in which they run.
 
-    name: of the stage: "sequence", "before", "after" or "ended". threads, shared: of a block, and the most
-    bytes of its shared memory.
+    name: of the stage: "sequence", "before", "after" or "ended".
     """
     forms = {each: StageForm(plan, each) for each in EXTENTS}
     form = forms[name]
@@ -203,7 +202,7 @@ def stage_codes(
         products = [n for n in form.own if form.depths[n] == depth and form.is_product(n)]
         writes = [n for n in kernel if n in needed and n not in form.net.inputs]
         if writes:
-            made.append(StageWriter(form, set(kernel), tuple(writes), threads, shared).written())
+            made.append(StageWriter(form, set(kernel), tuple(writes)).written())
         for number in products:
             made.append(form.product_code(number))
     return tuple(made)
@@ -234,11 +233,9 @@ def needed_by_later(forms: dict[str, StageForm], name: str) -> set[int]:
 class StageWriter:
     """Writer of one kernel of a stage."""
 
-    def __init__(
-        self, form: StageForm, computed: set[int], writes: tuple[int, ...], threads: int, shared: int
-    ) -> None:
+    def __init__(self, form: StageForm, computed: set[int], writes: tuple[int, ...]) -> None:
         """Takes the nodes that the kernel computes, and those that it writes."""
-        self.form, self.writes, self.threads, self.most = form, writes, threads, shared
+        self.form, self.writes = form, writes
         self.reads = tuple(sorted(form.leaves(writes, computed)))
         constants = {n for n, node in enumerate(form.net.nodes) if uniform(node) is not None}
         self.statements = Statements(form.net, frozenset(self.reads) | constants, writes)
@@ -251,23 +248,21 @@ class StageWriter:
         memory.
         """
         largest = max(s.size for s in self.statements.with_levels())
-        count = min(MOST_ENTRIES, self.threads // (LANES if self.statements.uses_warps else 1))
-        while count > 1 and (
-            count * largest > self.threads * 2 or room(self.statements, count, self.most).scratch
-        ):
+        count = min(MOST_ENTRIES, THREADS // (LANES if self.statements.uses_warps else 1))
+        while count > 1 and (count * largest > THREADS * 2 or room(self.statements, count, SHARED).scratch):
             count //= 2
         return count
 
     @computed_once
     def room(self) -> ValueRoom:
         """Where the stored values lie."""
-        return room(self.statements, self.entries, self.most)
+        return room(self.statements, self.entries, SHARED)
 
     def written(self) -> DeviceStage:
         """Writes the kernel."""
         code, entries = self.code, self.entries
         scratch = code.at(code.pointer("scratch"), code.multiplied(code.block_index, self.room.scratch))
-        share = RowShare.of(code, entries, self.threads)
+        share = RowShare.of(code, entries, THREADS)
         writer = EntryWriter(code, self.statements, self.sources(), *self.room.slots(code, scratch), share)
         count = code.word("count")
         groups = code.line(
@@ -276,7 +271,7 @@ class StageWriter:
         with code.loop(code.block_index, groups, code.blocks) as group:
             place = code.add(code.multiplied(group, entries), writer.share.place)
             writer.run(self.row_at(writer, place), self.store)
-        made = code.finished(self.threads, self.room.shared)
+        made = code.finished(THREADS, self.room.shared)
         return DeviceStage(made, self.reads, self.writes, entries, self.room.scratch)
 
     def row_at(self, writer: EntryWriter, place: Value) -> RowOfThread:

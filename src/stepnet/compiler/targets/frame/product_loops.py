@@ -30,8 +30,8 @@ class ProductLoop:
     rows, inputs, outputs: the numbers of vectors, of elements of each, and of columns of W.
     left: the vectors, a view over (rows, inputs). start: a view over (rows, outputs), or None for zeros. The
         last stride of all views is 1.
-    weights: a constant with all elements of W in blocks of `BLOCK` columns (the last one with those that are
-        left): W[k, n] is element `weight_index(k, n)`.
+    weights: a constant with all elements of W, in the order of `packed_weights`: blocks of `BLOCK` columns,
+        the last one with the rest of the columns, each block row by row.
     result: a view over (rows, outputs), which overlaps neither `left` nor `start`, but may be `start`.
     about: what the loop computes, for reports.
     """
@@ -74,12 +74,6 @@ class ProductLoop:
             yield self.start, (self.rows, self.outputs), False
         yield StridedView(self.weights, 0, (1,)), (self.inputs * self.outputs,), False
         yield self.result, (self.rows, self.outputs), True
-
-    def weight_index(self, k: int, n: int) -> int:
-        """Returns the place of W[k, n] among the weights."""
-        block, column = divmod(n, BLOCK)
-        width = min(BLOCK, self.outputs - block * BLOCK)
-        return block * BLOCK * self.inputs + k * width + column
 
 
 @dataclass(frozen=True)

@@ -270,7 +270,7 @@ def check_loop(program: FrameProgram, loop: FrameLoop) -> None:
 
 
 def packed_weights(matrix: Array) -> Array:
-    """Returns the elements of a matrix [inputs, outputs] in the order of `ProductLoop.weight_index`.
+    """Returns the elements of a matrix [inputs, outputs] in the order in which a `ProductLoop` reads them.
 
     >>> packed_weights(np.arange(20).reshape(2, 10)).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17, 8, 9, 18, 19]

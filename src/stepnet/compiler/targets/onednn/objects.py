@@ -3,7 +3,7 @@
 import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_char_p, c_float, c_int, c_int64, c_void_p
+from ctypes import byref, c_float, c_int, c_int64, c_void_p
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +18,6 @@ from stepnet.compiler.targets.onednn.interface import (
     QUERY_ARGUMENT,
     QUERY_CELL,
     QUERY_DIRECTION,
-    QUERY_IMPLEMENTATION,
     QUERY_PROPAGATION,
     QUERY_SCRATCHPAD,
     QUERY_WORKSPACE,
@@ -98,15 +97,6 @@ def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scra
 
 class PrimitiveDescription(OwnedHandle):
     """Descriptor of a primitive (an operation of oneDNN): the implementation and formats that it chose."""
-
-    @property
-    def implementation(self) -> str:
-        """oneDNN's name of the implementation that it chose, such as brgemm:avx512_core, for messages."""
-        text = c_char_p()
-        self.library.call(
-            "dnnl_primitive_desc_query", self.handle, QUERY_IMPLEMENTATION, 0, ctypes.byref(text)
-        )
-        return (text.value or b"").decode()
 
     def kinds(self) -> tuple[int, int, int]:
         """Returns oneDNN's numbers of the propagation kind of the primitive (operation of oneDNN), cell and

@@ -77,7 +77,7 @@ class DeltaLayer:
     def decays(self, a: Any, logarithms: Any) -> Any:
         """Computes the logarithms of decays [rows, heads], or [rows, heads, key] if `a` has as many numbers.
 
-        a: the projected input. logarithms: those of the factors of the heads.
+        a: the projected input. logarithms: the logarithms of the factors of the heads.
         """
         heads = logarithms.shape[0]
         rates = np.exp(logarithms)
@@ -105,9 +105,7 @@ class DeltaLayer:
 
 
 def projected(x: Any, params: Any, name: str) -> Any:
-    """Computes a projection, or two in a row for one of low rank, of which `params` has the first as well.
-    name: that of the second.
-    """
+    """Returns a projection of x; one of low rank is two in a row, the first one named `<name>_first`."""
     first = params.get(f"{name}_first")
     return linear(x if first is None else linear(x, first, None), params[name], None)
 

@@ -214,8 +214,6 @@ def part_of(module: Any, path: str) -> Any:
 
 
 def holder_of(module: Any, path: str, name: str) -> dict[str, Any]:
-    """Returns the buffers of the submodule of a layer at a path if one of them has this name, else its
-    parameters.
-    """
+    """Returns the dict of the submodule of a layer at a path that has the name: its buffers or parameters."""
     part = part_of(module, path)
     return part._buffers if name in part._buffers else part._parameters

@@ -202,8 +202,8 @@ def dtype_of(first: Any) -> Any:
 
 
 def cast_memory(memory: Any, dtype: Any) -> Any:
-    """Casts an initial memory to the dtype of a scan. Copies it if gradients are recorded: they read it
-    later, and the cache that it belongs to is overwritten.
+    """Returns an initial memory in the dtype of a scan, as a copy if gradients are recorded: these read it
+    later, when the cache with the memory is overwritten.
     """
     return memory.to(dtype, copy=torch.is_grad_enabled())
 

@@ -26,9 +26,11 @@ RECURRENT = ("linear_attention", "hybrid", "hybrid_sliding")
 
 @functools.cache
 def without_functions(kind: Any) -> str | None:
-    """Explains why a class of layers (`kind`) without functions that stepnet replaces is left as it is
-    although it runs over steps. Returns the reason, found by the first method of a cache in `STATES` that its
-    code calls, or by a function that the `forward` of a class from elsewhere calls; None if it calls none.
+    """Returns the reason why a class of layers (`kind`) that runs over steps is left as it is, if it has no
+    functions that stepnet replaces; None for a class that does not run over steps.
+
+    Layers over steps are recognised by a method of a cache in `STATES` that their code calls, or, for a class
+    from elsewhere, by a function that its `forward` calls.
     """
     members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
     every = {name for member in members for name in names_in_code(member)}

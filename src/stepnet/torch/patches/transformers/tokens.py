@@ -92,12 +92,12 @@ class Token:
         single: The prepared step.
         seen: What the step depends on in the layer, to notice changes.
         tensors: The parameters.
-        dtypes: Those of the parameters.
-        dtype: That of the tokens.
+        dtypes: The dtypes of the parameters.
+        dtype: The dtype of the tokens.
         output: The dtype of the outputs.
         shapes: The shapes of the states that it is prepared for.
         states: Weak references to the states of the cache that it is bound to.
-        addresses: Those of the numbers of the states.
+        addresses: The addresses of the numbers of the states.
         marks: Addresses and version counts of the parameters, to notice changes.
     """
 
