@@ -13,8 +13,8 @@ from stepnet.compiler.targets.cuda.emulation.emulator import EmulatedDevice
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.options import CudaOptions, CudaPrecision, checked_options
 from stepnet.compiler.targets.cuda.ptx import CAPABILITIES, translated
-from stepnet.compiler.values.arguments import checked_integer, short_repr
-from stepnet.errors import ArgumentError
+from stepnet.compiler.values.arguments import checked_integer, kind, short_repr
+from stepnet.errors import ArgumentError, InputError
 from stepnet.model.model import Model
 
 EMULATED = "cuda-emulated"
@@ -43,7 +43,8 @@ def ptx(
 
     Raises:
         ArgumentError: For a `capability` that is no such text, is below 8.0, or that no GPU has.
-        InputError: For another precision, or what is not True or False.
+        InputError: For what is no model, or one whose inputs are not known yet, for a number of rows below 1,
+            for another precision, and for what is not True or False.
         LibraryError: If the installed llvmlite has no code generator for such GPUs.
 
     >>> import numpy as np
@@ -57,7 +58,7 @@ def ptx(
     count = checked_integer(rows, "rows is the number of sequences of a call, a whole number from 1 on", 1)
     options = checked_options(precision, batch_invariant)
     memory = CudaMemory(EmulatedDevice(facts=known_facts(version)))
-    schedule = model.program.schedule_for(EMULATED)
+    schedule = checked_model(model).program.schedule_for(EMULATED)
     found = kernels_of(schedule, memory, options, count)
     return {name: translated(code, version) for name, code in found}
 
@@ -119,6 +120,9 @@ def emulate(model: Model, *arguments: Any, **options: Any) -> Any:
     Returns:
         The results, as the model itself returns them.
 
+    Raises:
+        InputError: For what is no model, for `engine=`, and for what the call of the model refuses.
+
     >>> import numpy as np
     >>> import stepnet as sn
     >>> import stepnet.cuda
@@ -127,4 +131,16 @@ def emulate(model: Model, *arguments: Any, **options: Any) -> Any:
     >>> outputs[0, :, 0].tolist()
     [1.0, 2.0, 3.0]
     """
-    return model(*arguments, engine=EMULATED, **options)
+    if "engine" in options:
+        raise InputError(
+            "emulate takes no engine=, as it runs a model by 'cuda-emulated'; to run it with options of the "
+            "engine, call the model: model(x, engine='cuda-emulated:tf32')"
+        )
+    return checked_model(model)(*arguments, engine=EMULATED, **options)
+
+
+def checked_model(model: Any) -> Model:
+    """Returns a model unchanged; raises `InputError` for what is no model."""
+    if not isinstance(model, Model):
+        raise InputError(f"a model such as sn.RNN(step, ...) or sn.load(path) is needed, not {kind(model)}")
+    return model

@@ -21,6 +21,8 @@ from stepnet.explain.text import amount, text
 
 SHOWN = CallSize(1, 100, 100)
 """The size of the call whose time is estimated by default."""
+MOST_ROWS = 2**24
+"""The most sequences of a call that is explained: they are divided among threads one by one."""
 TITLES = {
     "once": "once",
     "sequence": "once per sequence",
@@ -85,12 +87,13 @@ def checked_size(
     """Makes the size of a call of `rows` sequences of `steps` steps each, or of sequences of these lengths;
     None if nothing is given.
 
-    Raises `InputError` for numbers that are not whole or less than 1, but for lengths of 0, and for lengths
-    beside other numbers.
+    Raises `InputError` for numbers that are not whole or less than 1, but for lengths of 0, for more than
+    `MOST_ROWS` rows, and for lengths beside other numbers.
     """
     meaning = (
         "the number of {}, for which explain says how threads share a call, is a whole number from {} on"
     )
+    of_rows = f"{meaning.format('rows', 1)}, up to {MOST_ROWS}"
     if lengths is not None:
         if rows is not None or steps is not None:
             raise InputError(
@@ -109,7 +112,7 @@ def checked_size(
         return CallSize(sum(length > 0 for length in each), max(each), sum(each), lengths=each)
     if rows is None and steps is None:
         return None
-    count = checked_integer(1 if rows is None else rows, meaning.format("rows", 1), 1)
+    count = checked_integer(1 if rows is None else rows, of_rows, 1, MOST_ROWS)
     longest = checked_integer(SHOWN.longest if steps is None else steps, meaning.format("steps", 1), 1)
     return CallSize(count, longest, count * longest)
 

@@ -339,7 +339,9 @@ def test_explain_says_how_threads_share_a_call():
         sn.set_threads(None)
 
 
-@pytest.mark.parametrize("sizes", [{"rows": 0}, {"steps": -1}, {"rows": 2.5}, {"steps": "3"}])
+@pytest.mark.parametrize(
+    "sizes", [{"rows": 0}, {"steps": -1}, {"rows": 2.5}, {"steps": "3"}, {"rows": 2**24 + 1}]
+)
 def test_explain_refuses_sizes_that_no_call_has(sizes: dict[str, Any]):
     rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(2, 4))
     (name,) = sizes

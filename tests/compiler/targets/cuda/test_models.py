@@ -23,7 +23,9 @@ from random_ways import (
 from tolerance import assert_close
 
 import stepnet as sn
+import stepnet.cuda
 from stepnet.compiler.values import leaves
+from stepnet.errors import InputError
 
 ENGINE = "cuda-emulated"
 
@@ -128,6 +130,40 @@ def test_every_nan_stays_in_its_own_sequence() -> None:
     found = rnn(x, initial, engine=ENGINE)[0]
     assert np.isnan(found[1]).all()
     assert_same_bits([found[0], found[2]], [right[0], right[2]])
+
+
+def test_functions_of_plain_units_give_0_below_the_smallest_number_with_all_digits() -> None:
+    """As the instructions of GPUs do, and right values down to there."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        a = x + np.tanh(h @ p)
+        return {"sigmoid": sn.sigmoid(a), "exp": np.exp(a), "log": -sn.softplus(-a)}, np.tanh(h @ p)
+
+    rnn = sn.RNN(step, np.zeros((64, 64), "f4"), memory=64, inputs=64)
+    points = np.array([-100, -90, -88, -87, -80, -1, 0, 50], "f4")
+    x = np.repeat(points[None, :, None], 64, 2)
+    found, _ = rnn(x, engine=ENGINE)
+    exact = points.astype("f8")
+    right = {"sigmoid": 1 / (1 + np.exp(-exact)), "exp": np.exp(exact), "log": -np.logaddexp(0, -exact)}
+    for name, values in right.items():
+        own = found[name][0, :, 0]
+        normal = np.abs(values) >= np.finfo("f4").tiny
+        np.testing.assert_allclose(own[normal], values[normal], rtol=4 * 2.0**-23, atol=0)
+        np.testing.assert_array_equal(own[~normal], 0)
+
+
+@pytest.mark.parametrize("model", [None, "x", sn.RNN])
+def test_what_is_no_model_has_no_kernels(model: Any) -> None:
+    for run in (lambda: stepnet.cuda.ptx(model), lambda: stepnet.cuda.emulate(model, np.ones((1, 2, 3)))):
+        with pytest.raises(
+            InputError, match=r"a model such as sn.RNN\(step, ...\) or sn.load\(path\) is needed"
+        ):
+            run()
+
+
+def test_emulation_takes_no_engine() -> None:
+    with pytest.raises(InputError, match=r"emulate takes no engine=, as it runs a model by 'cuda-emulated'"):
+        stepnet.cuda.emulate(gru(3, 4), np.ones((1, 2, 3), "f4"), engine="cuda-emulated:tf32")
 
 
 def test_units_that_read_no_inputs() -> None:

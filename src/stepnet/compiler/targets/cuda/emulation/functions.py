@@ -45,8 +45,14 @@ define i64 @anew(i64 %x) alwaysinline { ret i64 %x }
 define i64 @wide_product(i32 %a, i32 %b) alwaysinline { %x = sext i32 %a to i64 %y = sext i32 %b to i64
   %r = mul i64 %x, %y ret i64 %r }
 declare float @exp2f(float)
-define float @exp2(float %x) alwaysinline { %1 = call float @exp2f(float %x) ret float %1 }
-define float @reciprocal(float %x) alwaysinline { %1 = fdiv float 1.0, %x ret float %1 }
+declare float @llvm.fabs.f32(float)
+define float @flushed(float %x) alwaysinline { %size = call float @llvm.fabs.f32(float %x)
+  %small = fcmp olt float %size, 0x3810000000000000 %zero = fmul float %x, 0.0
+  %r = select i1 %small, float %zero, float %x ret float %r }
+define float @exp2(float %x) alwaysinline { %1 = call float @exp2f(float %x)
+  %r = call float @flushed(float %1) ret float %r }
+define float @reciprocal(float %x) alwaysinline { %1 = fdiv float 1.0, %x
+  %r = call float @flushed(float %1) ret float %r }
 define float @quotient(float %a, float %b) alwaysinline { %1 = fdiv float %a, %b ret float %1 }
 declare float @llvm.sqrt.f32(float)
 define float @root(float %x) alwaysinline { %1 = call float @llvm.sqrt.f32(float %x) ret float %1 }
