@@ -64,6 +64,7 @@ def changes(path: str, source: str) -> Iterator[Change]:
     """Every change of a file, from its first line to its last.
 
     >>> print(*changes("m.py", "def least(a, b):\\n    return a if a < b else b"), sep="\\n")
+    m.py least: a if a < b else b -> b if a < b else a
     m.py least: a < b -> a <= b
     """
     tree = ast.parse(source)
