@@ -82,9 +82,7 @@ class LibraryError(StepnetError):
 
 
 class DeviceError(StepnetError):
-    """A GPU cannot be used, or a kernel failed on it: there is no driver or no such device, or the driver
-    reports an error.
-    """
+    """A GPU cannot be used: there is no driver or no such device, or a kernel or the driver failed."""
 
 
 class FileError(StepnetError):

@@ -33,7 +33,8 @@ class NumberedBatch:
 
 @dataclass(frozen=True)
 class BatchPiece:
-    """Consecutive rows of one record batch, with their sequences: at most what one call of a model takes.
+    """Consecutive rows of one record batch, with their sequences: at most as many as one call of a model
+    takes.
 
     name: the name of the batch. first: the number of the first row, for messages. columns: the columns that
     are passed on. null: bool per row, True for null rows; None if there are none. size: the bytes that a call
@@ -83,12 +84,12 @@ def pieces(
 
 
 def row_sizes(array: Any, level_bytes: Sequence[int], pair_bytes: int) -> Array:
-    """Computes the cumulative bytes of rows, to cut them into calls of bounded memory: entry i is what the
-    rows before row i take.
+    """Computes the cumulative bytes of rows, to cut them into calls of bounded memory: entry i counts the
+    rows before row i.
 
     array: a list column. level_bytes: the bytes of a row, a step, and an entry of each further level of
     nested lists.
-    pair_bytes: those of a pair of steps of a row.
+    pair_bytes: the bytes of a pair of steps of a row.
     """
     bounds = np.arange(len(array) + 1, dtype=np.int64)
     sizes = bounds * level_bytes[0]
@@ -134,8 +135,8 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
 
 
 def rows_of(block: Sequence[BatchPiece]) -> str:
-    """Names the rows of one call for messages, such as "batch 2, rows 0 to 9"; the first and the last batch
-    if they are of several. block: the pieces (ranges of rows of batches) of the call, in order.
+    """Names the rows of one call for messages, such as "batch 2, rows 0 to 9"; names the first and the last
+    batch if there are several. block: the pieces (ranges of rows of batches) of the call, in order.
     """
     first, last = block[0], block[-1]
     if first is last and first.rows == 1:
@@ -146,9 +147,7 @@ def rows_of(block: Sequence[BatchPiece]) -> str:
 
 
 def null_of(block: Sequence[BatchPiece]) -> Array | None:
-    """Joins the null flags (a bool per row) of the pieces of one call, which are ranges of rows of batches;
-    None if no row is null.
-    """
+    """Joins the null flags (bool per row) of one call's pieces; None if no row is null."""
     if all(piece.null is None for piece in block):
         return None
     nulls = [np.zeros(piece.rows, bool) if piece.null is None else piece.null for piece in block]

@@ -194,9 +194,7 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:
-    """Converts a model output, a `Ragged` or an array, to Arrow; large: 64-bit offsets or not, per level of
-    nested lists.
-    """
+    """Converts a model output to Arrow; large: 64-bit offsets or not, per level of nested lists."""
     if isinstance(output, Ragged):
         return to_arrow(output.values, output.offsets, large[: output.levels])
     return to_arrow(output, ())

@@ -57,7 +57,7 @@ class Predictor:
     """A model over Arrow record batches: maps a batch to a batch, and with `over` a stream to a stream.
 
     `predict` uses it. It can be pickled for workers of other engines; each process compiles the model once.
-    Its arguments and errors are those of `predict`.
+    It has the arguments and errors of `predict`.
 
     >>> import numpy as np, pyarrow as pa, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
@@ -82,8 +82,8 @@ class Predictor:
         refuse_nan: bool = False,
         recurrent_only: bool = False,
     ) -> None:
-        """Checks the arguments of a predictor, which are those of `predict`, and reads the model if it is a
-        path; nothing is compiled until the type of the list column is known.
+        """Checks the arguments of a predictor, the same as of `predict`, and reads the model if it is a path;
+        nothing is compiled until the type of the list column is known.
         """
         source = read_source(model, flag(recurrent_only, "recurrent_only"))
         self.model, self.left_out = source.model, source.left_out
@@ -106,9 +106,7 @@ class Predictor:
         return f"Predictor({self.model!r}, column={self.column!r}, result={self.result!r}, keep={self.keep})"
 
     def __call__(self, batch: Any) -> Any:
-        """Runs the model over an Arrow record batch or table, and returns one of the same kind with a column
-        of results.
-        """
+        """Returns an Arrow record batch or table like the given one, with a column of the model's results."""
         schema, batches = open_source(batch)
         if schema is None:
             raise InputError(f"a Predictor is called with a record batch or a table, not {kind(batch)}")
@@ -309,8 +307,8 @@ def read_source(model: Any, recurrent_only: bool) -> FileModel:
 def runnable_of(source: FileModel, result: str, engine: Asked) -> Runnable:
     """Converts a model to a function of sequences, a `Runnable`; its errors name the file that has the model.
 
-    result: "last" for the last output of each sequence, "outputs" for those of all steps. engine: the engine,
-    or several in order of preference.
+    result: "last" for the last output of each sequence, "outputs" for the outputs of all steps. engine: the
+    engine, or several in order of preference.
     """
     if not source.path:
         return Runnable.of(source.model, result, engine)
@@ -372,8 +370,8 @@ def check_names(keep: Any) -> tuple[str, ...]:
 
 
 def check_columns(schema: Any, names: Iterable[str], advice: str = "") -> None:
-    """Raises `InputError` unless each name is that of exactly one column of an Arrow schema. advice: what to
-    do where there is none, for the message.
+    """Raises `InputError` unless exactly one column of an Arrow schema has each name. advice: what to do
+    where there is none, for the message.
     """
     for name in names:
         count = schema.names.count(name)

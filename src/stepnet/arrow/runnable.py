@@ -65,7 +65,7 @@ def of_model(model: Model, last: bool, engine: Order) -> Runnable:
     """Makes the `Runnable` of a model, a function of sequences; raises `InputError` if the model has several
     inputs, or statics (values that each sequence has once).
 
-    last: whether the outputs are those of each sequence's last step. engine: the engines to try, in order.
+    last: whether each sequence has the output of its last step alone. engine: the engines to try, in order.
     """
     declared = model.declaration.typed
     check_no_statics(declared.statics)

@@ -197,12 +197,7 @@ def build(
     library = engine.library(call, name, target, beside)
     contents = {
         f"{name}.h": header(
-            library.about,
-            repr(model),
-            reason is None,
-            left_out,
-            graph and graph.only_steps,
-            call.least_steps,
+            library.about, repr(model), reason is None, left_out, graph and graph.only_steps, call.least_steps
         ).encode(),
         f"lib{name}.a": library.static,
         f"lib{name}.so": library.shared,

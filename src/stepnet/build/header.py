@@ -79,7 +79,7 @@ def header(
     rest += [] if only_steps is None else [ONLY_STEPS.format(only_steps)]
     rest += [] if least_steps == 1 else [LEAST_STEPS.format(least_steps)]
     for paragraph in (*rest, CALLS, pieces(about, in_pieces), THREADS):
-        lines += ["", *wrap_comment(paragraph)]
+        lines += ["", *wrap(paragraph, WIDTH, initial_indent="   ", subsequent_indent="   ")]
     lines += ["", *example(about, least_steps), "*/"]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]
     lines += [
@@ -194,15 +194,8 @@ def pieces(about: Description, in_pieces: bool) -> str:
     return GOES_ON if in_pieces else LAST_FIRST
 
 
-def wrap_comment(text: str) -> list[str]:
-    """Wraps a paragraph of the header's comments into indented lines."""
-    return wrap(text, WIDTH, initial_indent="   ", subsequent_indent="   ")
-
-
 def comment_text(text: str) -> str:
-    """Puts a text on one line of at most 200 ASCII characters, escaped so that it cannot end a C comment. A
-    longer text ends with "...".
-    """
+    """Puts a text on one line of at most 200 ASCII characters that cannot end a C comment."""
     plain = " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
     shown = plain.encode("ascii", "backslashreplace").decode().replace("\\", "/")
     return shown if len(shown) <= 200 else f"{shown[:197]}..."
@@ -298,8 +291,7 @@ def example(about: Description, least_steps: int) -> list[str]:
 
 
 def steps_along(axis: str, offsets: Array) -> int:
-    """Returns the number of steps along an axis of all sequences of the header's example.
-
-    offsets: where the steps of each begin and end along the axis of the inputs.
+    """Returns the number of steps along an axis of all sequences of the header's example. offsets: where the
+    steps of each begin and end along the axis of the inputs.
     """
     return int(derived_offsets(axis, offsets)[-1])

@@ -153,9 +153,7 @@ def named(cell: str, role: str, value: Any, name: str, column: str) -> Any:
 
 
 def by_name(argument: Any) -> Mapping[str, Any]:
-    """Returns the entries of an argument of a cell that is a dict, with their names as text; an empty mapping
-    for any other value.
-    """
+    """Returns a dict argument of a cell with names as text; an empty mapping for any other value."""
     if not isinstance(argument, Mapping):
         return {}
     values = cast("Mapping[Any, Any]", argument)

@@ -334,9 +334,7 @@ INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many unit
 
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
-    """Returns the shape of a parameter `value`: an array, or a constant of a traced model. name: for
-    messages.
-    """
+    """Returns the shape of a parameter: an array, or a constant of a traced model. name: for messages."""
     if isinstance(value, Traced) and value.is_constant:
         return value.type.shape
     return array_of(value, name).shape

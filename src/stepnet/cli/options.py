@@ -167,9 +167,7 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """Parses the value of an option NAME=VALUE as an int or float (`kind`); raises `BadParameter`, with the
-    name, for other text.
-    """
+    """Parses VALUE of an option NAME=VALUE as int or float (`kind`), or raises `BadParameter`."""
     try:
         return kind(value)
     except ValueError:

@@ -24,9 +24,7 @@ MOST_NAMES = 10
 
 
 def write_left_out(names: Collection[str]) -> None:
-    """Prints a line that lists the layers and arrays of a model file that were left out, if any were; of many
-    the first ones.
-    """
+    """Prints a line that lists the layers and arrays of a file that were left out, or the first ones."""
     if names:
         typer.echo(f"recurrent layers alone; left out: {names_text(names)}")
 

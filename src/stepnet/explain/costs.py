@@ -61,9 +61,7 @@ def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
 
 
 def bytes_of(types: Iterable[Type]) -> dict[Extent, int]:
-    """Adds up the bytes that one entry of each type takes. Returns the sums by extent: bytes per step, per
-    sequence, and so on.
-    """
+    """Adds up the bytes of one entry of each type, by extent: per step, per sequence, and so on."""
     sizes: dict[Extent, int] = {}
     for type_ in types:
         sizes[type_.extent] = sizes.get(type_.extent, 0) + nbytes([type_])
@@ -143,14 +141,13 @@ def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]
 # ---- what is held ------------------------------------------------------------------------------------------
 
 
-def held(schedule: Schedule) -> dict[Extent, int]:
+def held_bytes(schedule: Schedule) -> dict[Extent, int]:
     """Adds up the memory in bytes, per step and per sequence, that a call of a schedule (a net cut into
     parts) holds beyond its results.
 
     These are values that one part hands to another, which live to the end, and values of all steps that a
-    plan keeps for sums over all sequences; of several plans (which operation runs when), those of the one
-    that keeps most, as they run one after the other. Returns the bytes by extent (how often the value
-    occurs).
+    plan (which operation runs when) keeps for sums over all sequences. Of the latter the plan that keeps most
+    counts, as plans run one after the other. Returns the bytes by extent (how often the value occurs).
     """
     net = schedule.net
     if schedule.single_plan is not None:

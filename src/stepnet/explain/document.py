@@ -41,9 +41,7 @@ FACTS = ("<11",)
 
 @dataclass(frozen=True)
 class TitledSection:
-    """Section of an explanation: a title and the items below it. Without a title the items are listed as they
-    are.
-    """
+    """Section of an explanation: a title and the items below it, which are indented if there is a title."""
 
     title: str
     items: tuple["str | OperationLine | DocumentTable | TitledSection", ...] = ()

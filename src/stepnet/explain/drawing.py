@@ -153,8 +153,9 @@ def drawn_numbers(region: Region, array: Array, some: MultiIndex) -> Iterator[Nu
     places in memory. A row of a block is the numbers along the axis on which neighbours are nearest in
     memory.
 
-    region: the part of the array that holds the block. If it is raw, its memory is that of the block, whose
-    shape is the reverse of the region's. some: the indices that are drawn along an axis longer than `ALL`.
+    region: the part of the array that holds the block. If it is raw, its memory is the memory of the block,
+    whose shape is the reverse of the region's. some: the indices that are drawn along an axis longer than
+    `ALL`.
     """
     block = region.shape[::-1] if region.raw else region.shape
     view = region.view(array)
@@ -187,9 +188,7 @@ def unravelled(number: int, shape: Shape) -> MultiIndex:
 
 def at(region: Region, inner: MultiIndex, shape: Shape) -> MultiIndex:
     """Converts an index in a region (the part of an array with the parameter of one gate) to one in the
-    array.
-
-    inner: the index in the region. shape: the shape of the array.
+    array. inner: the index in the region. shape: the shape of the array.
     """
     index = list(region.start)
     for unit, (axis, step) in zip(inner, region.steps, strict=True):
@@ -198,10 +197,8 @@ def at(region: Region, inner: MultiIndex, shape: Shape) -> MultiIndex:
 
 
 def place_in(region: Region, index: MultiIndex, shape: Shape) -> MultiIndex:
-    """Converts an index in a block (the parameter of one gate) to one in the array that holds it.
-
-    region: the part of the array that holds the block. index: the index in the block. shape: the shape of the
-    array.
+    """Converts an index in a block (the parameter of one gate) to one in the array that holds it. region: the
+    part of the array that holds the block. index: the index in the block. shape: the shape of the array.
     """
     inner = unravelled(raveled(index, region.shape[::-1]), region.shape) if region.raw else index
     return at(region, inner, shape)

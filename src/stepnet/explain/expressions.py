@@ -99,9 +99,7 @@ def view(name: str, shape: tuple[int, ...], node: Node) -> str:
 
 
 def slice_text(start: int, stop: int, step: int, size: int) -> str:
-    """Formats one axis of a slice, as `:64`, leaving out numbers that Python adds by default. size: the
-    length of the axis.
-    """
+    """Formats one axis of a slice, such as `:64`, without numbers that are default. size: of the axis."""
     first = "" if start == (0 if step > 0 else size - 1) else str(start)
     last = "" if stop < 0 or (step > 0 and stop >= size) else str(stop)
     return f"{first}:{last}" + (f":{step}" if step != 1 else "")

@@ -1,4 +1,4 @@
-"""Collects the facts about a plan: what runs when, what it costs, and which engine runs it.
+"""Collects the facts about a plan: its operations by stage, their costs, and the engine that runs them.
 
 Inputs and parameters have their own names, a view is named by what it reads (`W[:, :64]`), and all other
 values are numbered through all stages (`%1`). `explain` writes these facts as text.
@@ -69,9 +69,7 @@ class Explanation:
 
 
 def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
-    """Collects the facts about a schedule (a net cut into parts) that has a single plan (which operation runs
-    when), for the engines that the user asks for.
-    """
+    """Collects the facts about a schedule that has a single plan, for the engines that the user asks for."""
     chosen, engines = choice(schedule, engine)
     single = schedule_on(schedule, chosen).single_plan
     assert single is not None
@@ -155,9 +153,7 @@ def result_names(plan: Plan) -> dict[int, str]:
 
 
 def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
-    """Returns the feature shape and dtype of each value as text, such as f32[64], by the value's name. ends:
-    pairs (name, type).
-    """
+    """Returns each value's type as text, such as f32[64], by name. ends: pairs (name, type)."""
     return {name: type_.element for name, type_ in ends}
 
 
@@ -302,9 +298,7 @@ def is_number(node: Node) -> bool:
 
 
 def source(net: Net, number: int) -> int:
-    """Returns the number of the node whose value node `number` reads through any number of views, or `number`
-    itself if it is no view.
-    """
+    """Returns the node that node `number` reads through views; `number` itself if it is no view."""
     while is_reading(net.nodes[number]):
         number = net.nodes[number].inputs[0]
     return number

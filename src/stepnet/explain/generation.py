@@ -63,7 +63,7 @@ class AskedGeneration:
     scores: Callable[[Any], Any] | None = None
 
     def choice(self, symbols: int) -> Choice | BeamChoice:
-        """Returns the rule by which generation goes on from the scores of so many symbols."""
+        """Returns the rule that chooses the next symbol from the scores of `symbols` symbols."""
         return (
             Choice(symbols, (), self.sampler) if self.beams is None else BeamChoice(symbols, (), self.beams)
         )
@@ -87,7 +87,7 @@ def explained(
     """Checks the arguments of `explain` for a generation; makes the sections that explain it.
 
     order: the engines in order of preference. given: the arguments by the names in `NAMES`. Raises
-    `InputError` for those without `max_steps`, and for those that do not fit one another.
+    `InputError` for arguments without `max_steps`, and for arguments that do not fit one another.
     """
     by_name = {name: value for name, value in zip(NAMES, given, strict=True) if value is not None}
     if "max_steps" not in by_name:
@@ -108,7 +108,7 @@ def explained(
 
 def generation_sections(model: Model, order: Order, asked: AskedGeneration) -> list[TitledSection]:
     """Makes the sections that explain a generation: where symbols are chosen and by which kernels, then the
-    plan of the recurrence that generates them, or that of the model where Python runs between two symbols.
+    plan of the recurrence that generates them, or of the model if Python runs between two symbols.
     """
     engines = [engine for engine in engines_of(order) if isinstance(engine, KernelEngine)]
     made = generating(model, tuple(stand_in(engine) for engine in engines_of(order)), asked)

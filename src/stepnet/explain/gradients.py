@@ -1,4 +1,4 @@
-"""Explains a gradient: what is saved, the work and memory of both halves, and their plans."""
+"""Explanation of a gradient: saved values, the work and memory of both halves, and their plans."""
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.compiler.plan.load import CallSize
@@ -16,7 +16,12 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
     """Formats the explanation of a gradient as text. engine: the engines that the user asks for, for which
     the plans (which operation runs when) of the forward and the backward half are explained.
     """
-    sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
+    sections = [
+        head(facts),
+        saved_section(facts),
+        TitledSection("work", tuple(map(half_section, facts.halves))),
+        memory_section(facts),
+    ]
     sections += [] if facts.sizes is None else [size_section(facts.sizes)]
     for half in facts.halves:
         sections += headed(f"{half.title}:", schedule_sections(half.schedule, engine, size_of(facts, half)))
@@ -61,15 +66,8 @@ def saved_section(facts: GradientExplanation) -> TitledSection:
     return TitledSection(f"saved: {every}{where}", (DocumentTable(tuple(rows), ("<", "<11", ">8")),))
 
 
-def work_section(facts: GradientExplanation) -> TitledSection:
-    """Makes the section on the costs of the forward and the backward half of a gradient."""
-    return TitledSection("work", tuple(map(half_section, facts.halves)))
-
-
 def half_section(half: Half) -> TitledSection:
-    """Makes the section on the costs of one half of a gradient, forward or backward: per step, per sequence,
-    and so on.
-    """
+    """Makes the section on the costs of one half of a gradient: per step, per sequence, and so on."""
     costs = [(name_of(extent), cost) for extent, cost in half.costs.items()]
     rows = [(name, costs_text(cost.flops, cost.weights, cost.values)) for name, cost in costs]
     return TitledSection(half.title, (DocumentTable(tuple(rows), ("<13",)),))
@@ -107,9 +105,7 @@ def size_section(sizes: BatchSizes) -> TitledSection:
 
 
 def sizes_text(held: Held) -> str:
-    """Formats bytes by extent (how often a value occurs) as text, such as "1.5 kB per step, 64 B per
-    sequence".
-    """
+    """Formats bytes by extent as text, such as "1.5 kB per step, 64 B per sequence"."""
     ordered = sorted(held.items(), key=lambda pair: -len(pair[0]))
     return (
         ", ".join(f"{amount(count, 'B')} {name_of(extent)}" for extent, count in ordered if count)

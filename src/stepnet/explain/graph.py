@@ -36,9 +36,7 @@ class Arrow:
 
     @property
     def text(self) -> str:
-        """Label of the value that the arrow stands for: its type, such as `f32[16]`, after its name if it has
-        one.
-        """
+        """Label of the arrow's value: its type, such as `f32[16]`, after its name if it has one."""
         return f"{self.name} {self.type.element}".strip()
 
 
@@ -63,9 +61,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Picture:
-    """Content of a drawing of a graph: boxes in the order they run, inputs first, and the values between
-    them.
-    """
+    """Content of a drawing of a graph: boxes in the order they run, inputs first, and values between them."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
@@ -96,9 +92,7 @@ class Picture:
 
 
 def extent_words(type_: Type) -> str:
-    """Returns words for the extent of a type, which says for what a value has one entry: "a step" or "a
-    sequence".
-    """
+    """Returns words for the extent of a type, such as "a step" or "a sequence"."""
     return EACH.get(type_.extent, extent_text(type_.extent))
 
 

@@ -39,7 +39,7 @@ def shape(buffer: FrameBuffer) -> str:
 
 
 def scale_text(buffer: FrameBuffer) -> str:
-    """Returns what an integer of an array stands for, and the largest number; "" for numbers as they are."""
+    """Returns the scale of an integer array and its largest number as text; "" if it has no scale."""
     if buffer.scale is None:
         return ""
     digits, most = log2(buffer.scale), largest_of(buffer)

@@ -88,8 +88,8 @@ def shape_text(term: Term) -> str:
 
 def biases(record: Record) -> str:
     """Describes the biases of a layout (a framework's arrangement of weights), b, added to the products with
-    the inputs, and d, added to those with the memory: "none", "one" if it has only one of them, "b and d", or
-    "b, and d of" some gates.
+    the inputs, and d, added to the products with the memory: "none", "one" if it has only one of them, "b and
+    d", or "b, and d of" some gates.
     """
     held = {side: "".join(t.gates for t in record.terms() if t.parameter == side) for side in "bd"}
     if not held["b"] and not held["d"]:
@@ -149,8 +149,8 @@ def entry(record: Record) -> list[str]:
 
 
 def equation_lines(record: Record) -> list[str]:
-    """Formats the equations of the cell that a layout (an arrangement of weights) is of, as Markdown, with
-    the usual values of its settings (the semantics that users choose); empty if a setting has no usual value.
+    """Formats the equations of a layout's cell (a layout is an arrangement of weights) as Markdown, with the
+    usual values of its settings (the semantics that users choose); empty if a setting has no usual value.
     """
     usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
     if usual.keys() != record.settings().keys():
@@ -160,9 +160,7 @@ def equation_lines(record: Record) -> list[str]:
 
 
 def evidence(record: Record) -> list[str]:
-    """Formats as sentences where the facts about a layout (a framework's arrangement of weights) come from,
-    and how they were verified.
-    """
+    """Formats as sentences where the facts about a layout come from, and how they were verified."""
     run = (
         f"Verified: {record.evidence.run}."
         if record.evidence.run
@@ -174,9 +172,7 @@ def evidence(record: Record) -> list[str]:
 
 def array_name(record: Record, template: str) -> str:
     """Returns the name of an array of a layout (a framework's arrangement of weights) as it is shown: a `?`
-    at its end becomes "(may be missing)".
-
-    template: the name in the layout, perhaps with that `?`.
+    at its end becomes "(may be missing)". template: the name in the layout, perhaps with that `?`.
     """
     return template.removesuffix("?") + (" (may be missing)" if template.endswith("?") else "")
 

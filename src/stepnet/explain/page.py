@@ -94,9 +94,7 @@ def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> s
 
 
 def template() -> Any:
-    """Loads the Jinja template of the page of drawn weights. All values that are put into it are escaped, as
-    names come from files.
-    """
+    """Loads the Jinja template of the page of drawn weights, which escapes all values."""
     loader = FunctionLoader(resource)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
         "picture.html.jinja"
@@ -160,7 +158,7 @@ def cell_values(
 ) -> Iterator[dict[str, Any] | None]:
     """Yields a dict for the template of the page for each number of a line, or None for a gap.
 
-    Its keys: "key" and "to", the number's key and those of the numbers that it corresponds to; "what" and
+    Its keys: "key" and "to", the number's key and the keys of the numbers that it corresponds to; "what" and
     "tells", its index as text and a sentence; "classes", for CSS; "mark", the sign of its conversion;
     "letter", "name", "number", texts to show; "first", true if the block was not in `seen`.
 

@@ -30,7 +30,7 @@ def reads_inner(part: Part) -> bool:
     return part.node is not None and has_inner(part.node.recur.body)
 
 
-def inside(part: Part) -> str:
+def inner_word(part: Part) -> str:
     """Returns the word for what the steps of a recurrence contain: "recurrence" for one inner recurrence,
     "recurrences" for several, and "sequences" for none.
     """
@@ -48,7 +48,9 @@ def describe_part(part: Part, schedule: Schedule) -> str:
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"
     if part.kind == "recurrence" and reads_inner(part):
-        return f"a recurrence over {at}, all sequences at once, with the inner {inside(part)} of each step"
+        return (
+            f"a recurrence over {at}, all sequences at once, with the inner {inner_word(part)} of each step"
+        )
     if part.kind == "recurrence":
         return f"a recurrence over {at}, all sequences at once"
     if part.kind == "loop" and part.node is not None:

@@ -73,7 +73,7 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
             plan = part.plan if runs is None else part.plan.planned(planning_of(runs))
             facts = plan_explanation(plan, chosen, engines)
             placed = TitledSection(f"part {number}:", part_engine_tables(part.plan, engine))
-            # The sizes of inner sequences are not those of the call.
+            # Inner sequences have other sizes than the call.
             flat = size if part.extent == STEPS else None
             sections += [TitledSection("", (placed, ends_section(facts)))]
             sections += [*partition_sections(plan, chosen, flat), *kernel_sections(plan, engine, flat)]

@@ -240,8 +240,8 @@ def shortened(title: str) -> str:
 
 
 def as_table(summary: ModelSummary) -> Iterator[Any]:
-    """Yields what a console of rich prints for the summary of a model: a table of its layers, and lines with
-    inputs, outputs and totals.
+    """Yields the parts of a model's summary that a console of rich prints: a table of its layers, and lines
+    with inputs, outputs and totals.
     """
     from rich.table import Table
     from rich.text import Text

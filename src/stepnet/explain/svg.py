@@ -116,9 +116,7 @@ def box_positions(picture: Picture) -> list[BoxPosition]:
 
 
 def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
-    """Returns (width, height) of a box of a drawing, from its texts and from the labels of its arrows. gives:
-    the arrows that leave the box.
-    """
+    """Returns (width, height) of a box, from its texts and the labels of arrows that leave it, `gives`."""
     texts = [box.title, *box.lines, box.engine]
     below = sum(len(arrow.text) + 2 for arrow in gives)
     width = max(below, *map(len, texts)) * LETTER + 2 * PAD
@@ -126,9 +124,7 @@ def size(box: Box, gives: list[Arrow]) -> tuple[float, float]:
 
 
 def box_svg(box: Box, spot: BoxPosition, colour: str) -> list[str]:
-    """Draws a box and its lines of text, as lines of SVG. spot: its position and size. colour: its
-    background.
-    """
+    """Draws a box and its lines of text as SVG. spot: its position and size. colour: its background."""
     lines = [("title", box.title), *(("", line) for line in box.lines)]
     lines += [("engine", box.engine)] if box.engine else []
     shape = f'x="{spot.x:.1f}" y="{spot.y:.1f}" width="{spot.width:.1f}" height="{spot.height:.1f}"'

@@ -24,7 +24,7 @@ def text(sections: Iterable[TitledSection]) -> str:
 
 
 def lines(item: Item, indent: str = "") -> Iterator[str]:
-    """Yields the lines of text of an item of an explanation, each after `indent`; those of a section are
+    """Yields the lines of text of an item of an explanation, each after `indent`; lines of a section are
     indented below its title.
     """
     match item:
@@ -41,9 +41,7 @@ def lines(item: Item, indent: str = "") -> Iterator[str]:
 
 
 def line_of_types(line: OperationLine, indent: str) -> Iterator[str]:
-    """Yields the lines of text of an operation, "values = expression", each after `indent`, with the types at
-    the end.
-    """
+    """Yields an operation's lines, "values = expression", each after `indent`, with types at the end."""
     *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
     yield from all_but_last
     yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"

@@ -36,9 +36,7 @@ class ConversionSide:
 
     @property
     def regions(self) -> dict[ParameterBlock, Region]:
-        """The region (part of an array) that holds each block (the parameter of one gate), for the arrays of
-        this side of a conversion.
-        """
+        """The region that holds each block, for the arrays of this side of a conversion."""
         placed = regions(self.record, self.sizes)
         return {region.block: region for region in placed if region.array in self.arrays}
 
@@ -87,7 +85,7 @@ class Ties:
                 self.by_source.setdefault(block, []).append(move)
 
     def kinds(self, side: ConversionSide) -> dict[ParameterBlock, str]:
-        """Returns what became of each block (the parameter of one gate) of the source or the target of a
+        """Returns the fate of each block (the parameter of one gate) of the source or the target of a
         conversion, `side`, as keys of `MARKS`, such as "moved". A source block that goes to several targets
         has the kind that is last in `MARKS`; one that goes nowhere is "dropped".
         """
@@ -114,9 +112,9 @@ class Ties:
         return [key("source", block, cell.index) for block, _ in self.by_target[cell.block].terms]
 
     def sentence(self, side: ConversionSide, cell: DrawnNumber) -> str:
-        """Describes a number of an array in a sentence for the page on a conversion of weights: what it is
-        and, if the two layouts of the conversion differ, where it goes to or comes from. side: the side of
-        the conversion, source or target, that it is on.
+        """Describes a number of an array in a sentence for the page on a conversion of weights: its meaning
+        and, if the two layouts of the conversion differ, the place that it goes to or comes from. side: the
+        side of the conversion, source or target, that it is on.
         """
         text = f"{cell.value:.6g} at {cell.where} is {cell.what}"
         if not self.several:
@@ -124,9 +122,7 @@ class Ties:
         return f"{text}; {self.destination_text(cell) if side is self.source else self.origin_text(cell)}."
 
     def destination_text(self, cell: DrawnNumber) -> str:
-        """Describes in words where a number of the source goes in the target layout (arrangement of weights)
-        of a conversion.
-        """
+        """Describes the place of a number of the source in the target layout of a conversion."""
         moves = self.by_source.get(cell.block, [])
         if not moves:
             return f"{self.target.record.name} has no place for it, and the function is the same without it"

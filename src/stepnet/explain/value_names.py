@@ -21,9 +21,7 @@ class Names:
     known: dict[int, str] = field(default_factory=dict[int, str])
 
     def of(self, number: int) -> str:
-        """Returns the name of a node's value in an explanation of a net; for a view, an expression such as
-        `W[:, :64]`.
-        """
+        """Returns the name of a node's value; for a view, an expression such as `W[:, :64]`."""
         node = self.net.nodes[number]
         if number in self.known:
             return self.known[number]

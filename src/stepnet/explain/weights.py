@@ -108,8 +108,8 @@ def numbers(drawing: Drawing, per_line: int, marks: Mapping[ParameterBlock, str]
 
 
 def number_text(cell: DrawnNumber, marks: Mapping[ParameterBlock, str]) -> Text:
-    """Formats a number with the letter of its gate, and the mark of what a conversion does to its block (the
-    parameter of one gate), such as "r± 0.7275". marks: the mark of each block, if it has one.
+    """Formats a number with the letter of its gate and the mark of its block (the parameter of one gate) in a
+    conversion, such as "r± 0.7275". marks: the mark of each block, if it has one.
     """
     block, size = cell.block, abs(cell.value)
     value = (

@@ -139,9 +139,7 @@ def not_equal(a: Any, b: Any) -> Any:
 
 
 def quotient(a: Any, b: Any) -> Any:
-    """Computes a / b elementwise; integers are truncated towards 0, as in C. Symbolic sizes must divide
-    exactly.
-    """
+    """Computes a / b elementwise, integers truncated towards 0. Symbolic sizes must divide exactly."""
     if not (is_whole(a) and is_whole(b)):
         return a / b
     floor: Any = a // b

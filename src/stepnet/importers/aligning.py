@@ -43,8 +43,8 @@ def aligned(values: Sequence[Placed]) -> list[Placed]:
 
 
 def at_steps_of(x: Placed, target: str) -> Placed:
-    """Returns a value whose steps are those of an input with steps of its own as a value at the steps named
-    `target`, of which each sequence must have as many in a call; any other value as it is.
+    """Moves a value at the steps of an input with steps of its own to the steps named `target`; returns any
+    other value unchanged. Each sequence must have equally many of both steps in a call.
     """
     places = steps_of(x)
     if not places or not is_own_axis(str(x.axes[places[0]][0])):
@@ -71,9 +71,9 @@ def as_features(values: Sequence[Placed]) -> list[Placed]:
 
 
 def of_all_steps(values: Sequence[Placed]) -> list[Placed]:
-    """Returns the operands of an elementwise operator, with an axis of size one in those arrays that have the
-    same number for each of the steps that a file fixes, so that the model runs over any number of steps;
-    other operands as they are.
+    """Returns the operands of an elementwise operator. An array that repeats one number for every step that
+    the file fixes gets an axis of size one there, so that the model runs over any number of steps; other
+    operands are unchanged.
     """
     like = next((value for value in values if steps_of(value)), None)
     return [value if like is None or not value.is_array else once(value, like) for value in values]
@@ -111,11 +111,11 @@ def steps_of(x: Placed) -> list[int]:
 
 
 def way_to(x: Placed, target: str) -> tuple[Window, ...] | None:
-    """Finds how the steps of x become those of the axis named `target`: returns windows, each of which makes
-    several neighbouring steps one. Steps joined by all of them, one after the other, and then taken apart
-    again, are those of `target`.
+    """Finds the windows that lead from the steps of x to the axis named `target`: each window joins several
+    neighbouring steps into one. x has the steps of `target` after joining its steps by all windows in turn
+    and taking them apart again.
 
-    Returns () for a value that has these steps already or none; None if there is no way.
+    Returns () for a value that has the steps of `target` already or none; None if there is no way.
     """
     places = steps_of(x)
     source = str(x.axes[places[0]][0]) if places else target

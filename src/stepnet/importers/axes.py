@@ -1,4 +1,4 @@
-"""Names the axes of a value: which are its sequences, which its steps, and which are features.
+"""Names of the axes of a value: sequences, steps and features.
 
     x                      [batch, time, 8]     (sequences) (steps) (8)
     x.reshape(-1, 8)       [batch * time, 8]    (sequences steps) (8)
@@ -68,9 +68,7 @@ def is_rows(part: int | str) -> bool:
 
 
 def is_packed(part: int | str) -> bool:
-    """Tells whether a factor of an axis's size (a symbol or a number) stands for packed steps: those of all
-    sequences, end to end.
-    """
+    """Tells whether a factor of an axis's size is packed steps: the steps of all sequences, end to end."""
     return isinstance(part, str) and part.startswith(PACKED)
 
 
@@ -83,12 +81,12 @@ def is_steps(part: int | str) -> bool:
 
 
 def is_keys(axis: Axis) -> bool:
-    """Tells whether an axis is one of the keys of pairs of steps: of the steps that each step is with."""
+    """Tells whether an axis has the keys of pairs of steps (query, key)."""
     return len(axis) == 1 and is_key_part(axis[0])
 
 
 def is_key_part(part: int | str) -> bool:
-    """Tells whether a part of an axis stands for the keys of pairs of steps."""
+    """Tells whether a factor of an axis is the keys of pairs of steps."""
     return isinstance(part, str) and part.startswith(KEYS)
 
 
@@ -111,8 +109,8 @@ def keys_of(keys: Axis) -> Axis:
 
 
 def innermost(axes: Axes) -> Axis | None:
-    """Returns the innermost axis of a value that a reduction may be over, besides features: that of the keys
-    for a value at pairs of steps (query, key), else that of the steps; None if it has neither.
+    """Returns the innermost axis, besides features, that a reduction may go over: the keys of a value at
+    pairs of steps (query, key), else the steps; None if it has neither.
     """
     return next(filter(is_keys, axes), None) or time_of(axes)
 
@@ -336,9 +334,7 @@ def reshape_error(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | 
 
 def feature_error(axis: Axis, reason: str) -> AxesError:
     """Makes the error for an axis of sequences or steps where an operator supports features alone: a
-    `MixingError` for sequences, an `AxesError` for steps.
-
-    axis: the axis. reason: the text of the error.
+    `MixingError` for sequences, an `AxesError` for steps. axis: the axis. reason: the text of the error.
     """
     return (MixingError if any(map(is_rows, axis)) else AxesError)(reason)
 

@@ -41,9 +41,7 @@ from stepnet.model.attention import spread
 
 
 def joint_axes(values: Sequence[Placed]) -> Axes:
-    """Returns the axes that values are broadcast to, by NumPy's rules; raises `AxesError` if they do not
-    fit.
-    """
+    """Returns the axes that values are broadcast to, by NumPy's rules, or raises `AxesError`."""
     values = at_pairs(values)
     rank = max((len(value.axes) for value in values), default=0)
     columns = zip(*((ONE,) * (rank - len(value.axes)) + value.axes for value in values), strict=True)
@@ -141,9 +139,7 @@ def applied(function: Callable[..., Any], *values: Placed) -> Placed:
 
 def place_of(x: Placed, kind: Callable[[Axis], bool]) -> int | None:
     """Returns the position of the axis of steps, or of keys of pairs of steps, counted from the last axis
-    (1); None if the value has none.
-
-    kind: `is_time` or `is_keys`.
+    (1); None if the value has none. kind: `is_time` or `is_keys`.
     """
     return next((len(x.axes) - at for at, axis in enumerate(x.axes) if kind(axis)), None)
 
@@ -170,8 +166,8 @@ def keys_among(values: Sequence[Placed]) -> tuple[int, Axis] | None:
 
 def at_pairs(values: Sequence[Placed]) -> list[Placed]:
     """Returns the operands of an elementwise operator, whose result may have a value for each pair of steps
-    (query, key): those with a value per key are then repeated for each query; others, and operands without
-    pairs, as they are.
+    (query, key): operands with a value per key are then repeated for each query; others, and operands without
+    pairs, are unchanged.
     """
     found = keys_among(values)
     if found is None:
@@ -216,9 +212,9 @@ def spread_any(value: Traced, extent: Extent) -> Traced:
 
 
 def without_facts_of_queries(values: Sequence[Placed | None]) -> list[Placed | None]:
-    """Returns the operands of an operator, without what is known of their padding where they have a value per
-    query and others a value per key: such facts are about queries, and those of a result at pairs of steps
-    (query, key) are about keys that are padding.
+    """Returns the operands of an operator. Where some have a value per query and others a value per key,
+    facts about the padding of the former are dropped: they are about queries, and facts of a result at pairs
+    of steps (query, key) are about keys that are padding.
     """
     known = [x for x in values if x is not None]
     found = keys_among(known)

@@ -78,12 +78,12 @@ def as_steps(x: Placed) -> Placed:
 
 
 def zero_steps(x: Placed, axis: int, before: int, after: int) -> Placed:
-    """Puts steps of zeros ahead of each sequence and behind it. axis: that of the steps."""
+    """Puts steps of zeros ahead of each sequence and behind it. axis: the axis of the steps."""
     return at_steps(x, axis, window_of(1, 1, 1, before, after), 0)
 
 
 def at_steps(x: Placed, axis: int, window: Window, entry: int) -> Placed:
-    """Returns one entry of each window of the steps of a value. axis: that of the steps."""
+    """Returns one entry of each window of the steps of a value. axis: the axis of the steps."""
     value = apply("windows", traced_steps(x, axis), **window.attributes)[:, entry]
     return x.with_value(value, (*x.axes[:axis], (value.type.extent[-1],), *x.axes[axis + 1 :]))
 
@@ -148,7 +148,8 @@ REDUCED: dict[str, Any] = {"max": np.max, "mean": np.mean}
 
 
 def part_of_steps(x: Traced, part: int, count: int, how: str) -> Any:
-    """Reduces part number `part` of `count` equal parts of the steps of each sequence, for adaptive pooling.
+    """Reduces one of `count` equal parts of the steps of each sequence, at index `part`, for adaptive
+    pooling.
     how: "max" or "mean".
     """
     steps, index = length_of(x), index_of(x)
@@ -163,18 +164,14 @@ def part_of_steps(x: Traced, part: int, count: int, how: str) -> Any:
 
 
 def traced_steps(x: Placed, axis: int) -> Traced:
-    """Returns the traced value of an operand whose axis `axis` is that of steps; raises `ModelError` for
-    another one.
-    """
+    """Returns the traced value of an operand whose axis `axis` is steps, or raises `ModelError`."""
     if not isinstance(x.value, Traced) or not is_time(x.axes[axis]):
         raise ModelError(f"it goes over axis {axis} of {text_of(x.axes)}, which are no steps")
     return x.value
 
 
 def split_steps(x: Placed, axis: int) -> Placed:
-    """Turns the axis of features behind the axis of steps (`axis`) into steps: a step with n entries there
-    becomes n steps.
-    """
+    """Turns the feature axis behind the axis of steps (`axis`) into steps: n entries become n steps."""
     value, (count,) = traced_steps(x, axis), x.axes[axis + 1]
     assert isinstance(count, int)
     assert not features_of(x.axes[:axis])
@@ -279,7 +276,7 @@ def changed_lengths(name: str) -> ModelError:
 
 
 def parameter(value: Traced, array: Placed) -> Traced:
-    """Returns a parameter as a value of the net that `value` is of."""
+    """Returns a parameter as a value of the net to which `value` belongs."""
     return Traced(value.builder, lifted(value.builder, array.value, ()))
 
 

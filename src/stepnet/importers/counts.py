@@ -43,9 +43,8 @@ def has_fraction(value: Placed) -> bool:
 
 
 def dtype_of_numbers(values: Sequence[Placed]) -> np.dtype:
-    """Returns the dtype in which an operation with the number of steps is computed: that of the first operand
-    of numbers which is computed, else that of the first constant of numbers which is no symbolic size, else
-    int64.
+    """Returns the dtype in which an operation on the number of steps is computed: the dtype of the first
+    computed operand of numbers, else of the first constant of numbers that is no symbolic size, else int64.
     """
     dtypes = [np.dtype(value.value.dtype) for value in sorted(values, key=lambda each: each.is_constant)]
     return next((dtype for dtype in dtypes if dtype.kind in "fiu"), np.dtype(np.int64))

@@ -77,8 +77,8 @@ def letters_of(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 def multiplied(
     x: Placed, own: str, value: Placed, other: str, later: set[str], matrices: Matrices
 ) -> tuple[Placed, str, list[str]]:
-    """Multiplies two values of an einsum; returns the product, the letters of its axes, and those letters
-    over which it is still to be summed.
+    """Multiplies two values of an einsum; returns the product, the letters of its axes, and the letters over
+    which it is still to be summed.
 
     own, other: the letters of their axes. later: the letters that the result or later values have: over the
         others that both have, the product is summed at once. matrices: multiplies two values by their

@@ -50,7 +50,7 @@ ROOTS = (2, 0.5, -0.5)
 
 def written(*values: Any) -> list[float]:
     """Returns the numbers among values, and in lists of them, that may follow from an example's number of
-    steps: not those that are common for other reasons, such as 0 and 1.
+    steps. Numbers that are common for other reasons, such as 0 and 1, are left out.
 
     >>> written(1, 3.5, None, [0, 13, True], float("inf"))
     [3.5, 13.0]
@@ -72,9 +72,7 @@ def written_in(array: np.ndarray) -> list[float]:
 
 
 def of_constants(values: Iterable[Placed]) -> list[float]:
-    """Returns the numbers of the constants among the operands of an operator that may follow from the number
-    of steps.
-    """
+    """Returns the numbers of an operator's constants that may follow from the number of steps."""
     arrays = [value.value for value in values if not isinstance(value.value, Traced | Unusable)]
     return [number for array in arrays for number in written_in(array)]
 
@@ -106,16 +104,15 @@ def of_windows(x: Placed, windows: Iterable[tuple[int, int]], stated: Mapping[st
 
 
 def of_copies(x: Placed, axes: Axes) -> list[float]:
-    """Returns how often an operator repeats the features of its operand x. axes: those of its result."""
+    """Returns the number of times that an operator repeats the features of x. axes: of its result."""
     before, after = prod(x.features), prod(features_of(axes))
     return written(after // before) if before else []
 
 
 def of_reshape(x: Placed, axes: Axes, steps: int | None) -> list[float]:
-    """Returns the number of steps where an operator makes an axis of features of that size, of an operand x
-    without steps, or a feature of the only step that is left of them, as after a pooling over all.
-
-    axes: those of its result. steps: the number of steps that the file states.
+    """Returns the number of steps if an operator makes an axis of features of that size from an operand x
+    without steps, or turns the only step that is left, as after a pooling over all steps, into a feature.
+    axes: the axes of its result. steps: the number of steps that the file states.
     """
     is_made = steps in features_of(axes) and steps not in x.features and time_of(x.axes) is None
     is_last_step = any(map(is_steps, symbols_in(x.axes))) and not any(map(is_steps, symbols_in(axes)))
@@ -134,9 +131,8 @@ def of_slices(x: Placed, slices: Iterable[tuple[int, Any, Any, Any]], steps: int
 
 
 def of_ends(x: Placed, ends: Iterable[tuple[int, int, int]]) -> list[float]:
-    """Returns the numbers of entries that an operator adds to steps, or cuts off, ahead and behind.
-
-    ends: for each axis of x that it changes the axis and both numbers.
+    """Returns the numbers of entries that an operator adds to steps, or cuts off, ahead and behind. ends: for
+    each axis of x that it changes the axis and both numbers.
     """
     return written(*(count for axis, *both in ends if is_time(x.axes[axis]) for count in both))
 
@@ -186,7 +182,7 @@ class NumberRules(Generic[Call]):
         """Returns the numbers in a call of an operator that may have been computed from the number of steps;
         none for a call that computes a constant, which counts where it is read.
 
-        call: what the rules take. operands, attributes, results: those of the operator.
+        call: the argument of the operators' rules. operands, attributes, results: of the operator.
         """
         if all(value.is_constant for value in operands):
             return []

@@ -66,7 +66,7 @@ def pad_with_copies(
 
 
 def extend(x: Placed, axis: int, extension: Extension) -> Placed:
-    """Puts copies of steps ahead of each sequence and behind it. axis: that of the steps."""
+    """Puts copies of steps ahead of each sequence and behind it. axis: the axis of the steps."""
     try:
         value = extended(traced_steps(x, axis), extension)
     except StepError as error:

@@ -67,8 +67,8 @@ def convolve_grid(
     """Convolves a value [sequences, places ..., features] over all its places, the axes between the first and
     the last.
 
-    kernel, bias: arrays [sizes ..., features / groups, results] and [results]. windows: those of each axis of
-    places. groups: the number of groups of features.
+    kernel, bias: arrays [sizes ..., features / groups, results] and [results]. windows: the windows of each
+    axis of places. groups: the number of groups of features.
     """
     check_places(x, len(windows))
     for axis, window in enumerate(windows, 1):
@@ -119,10 +119,10 @@ def pad_axis(x: Placed, axis: int, before: int, after: int, number: float = 0) -
 
 
 def pool_grid(x: Placed, windows: Sequence[Window], how: str) -> Placed:
-    """Pools a value [sequences, places..., features] over windows of all axes of places: those between the
-    first axis and the last, each of steps or of features. Entries outside of the operand do not count.
+    """Pools a value [sequences, places..., features] over windows of all axes of places, which are steps or
+    features. Entries outside of the operand do not count.
 
-    windows: those of each axis of places. how: "max" or "mean".
+    windows: the windows of each axis of places. how: "max" or "mean".
     """
     check_places(x, len(windows))
     for axis, window in enumerate(windows, 1):

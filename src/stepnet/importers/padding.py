@@ -79,12 +79,9 @@ def fact_of(value: Placed) -> Fact:
 
 
 def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -> list[Placed]:
-    """Runs an operator in a model with padding; returns the results, with what is known of each at padding
-    steps.
-
-    Padding steps are those after a sequence's end. Results of constants alone, and those of which something
-    is known already, stay as they are. rule: the operator. special: finds what is known of a result if only
-    some operands are known there.
+    """Runs an operator in a model with padding; returns the results with facts about their values at padding
+    steps (steps after a sequence's end). Results of constants alone, and results that have a fact already,
+    are unchanged. rule: the operator. special: finds the fact of a result if only some operands have facts.
     """
     results = as_list(rule(operands, True))
     if any(map(has_keys, results)):
@@ -95,7 +92,7 @@ def with_facts(rule: Rule, operands: Operands, special: Special | None = None) -
     unstated = [index for index, value in enumerate(results) if value.fact is None]
     facts = at_padding(rule, operands, results) if unstated else []
     if not any(map(has_keys, results)) and any(map(has_keys, operand_values)):
-        return results  # what is known at keys says nothing of queries
+        return results  # facts about keys say nothing about queries
     for index in unstated:
         known = special(operand_values, results[index]) if special else None
         results[index] = known or replace(results[index], fact=facts[index])
@@ -149,8 +146,8 @@ def chosen(operands: Sequence[Placed], result: Placed) -> Placed | None:
     there.
 
     Padding steps are those after a sequence's end. operands: condition, a and b. result: the result without a
-    fact. Returns it with that of the operand as its `fact`; None if the condition is not known or not uniform
-    there.
+    fact. Returns it with the fact of this operand as its `fact`; None if the condition is not known or not
+    uniform there.
     """
     condition = padding_values(operands[0])
     for number, index in ((1, 1), (0, 2)):
@@ -179,8 +176,8 @@ def added(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a sum at padding steps (after a sequence's end).
 
     It is the sum of what is known of two values computed from step index and length, -inf if one term is -inf
-    there, and what is known of the other term if one is 0. result: the sum without a fact. Returns it with
-    this as its `fact`, or None if nothing is known.
+    there, and what is known of the other term if one is 0. result: the sum without a fact. Returns the sum
+    with this `fact`, or None if nothing is known.
     """
     counts = [counted(value) for value in operands]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
@@ -212,7 +209,6 @@ def unchanged(values: Sequence[Placed], result: Placed) -> Placed | None:
 
 def divided(operands: Sequence[Placed], result: Placed) -> Placed | None:
     """Finds what is known of a quotient at padding steps (after the end): it is 0 if the dividend is 0 there.
-
     result: the quotient without a fact. Returns it with this as its `fact`; None if nothing is known.
     """
     return filled(result, 0) if is_all(padding_values(operands[0]), 0) else None

@@ -1,4 +1,4 @@
-"""Pairs of steps in models that are read from files: the products of attention, and values that meet there.
+"""Pairs of steps in models that are read from files: the products of attention, and values at pairs.
 
     q [N, heads, T, f] @ k' [N, heads, f, T]        [N, heads, T, keys]     products at pairs
     weights [N, heads, T, keys] @ v [N, heads, T, f]    [N, heads, T, f]    sums over the keys of each query

@@ -50,9 +50,7 @@ class ReversedSteps(Unusable):
 
 
 def reversed_steps(x: "Placed") -> "Placed":
-    """Returns the placeholder for a value with its steps in reverse order; for such a placeholder, the value
-    that it stands for.
-    """
+    """Returns the placeholder for a value with reversed steps; for such a placeholder, its value."""
     if isinstance(x.value, ReversedSteps):
         return x.value.source
     reason = "the steps of sequences are reversed, which only recurrences may read"
@@ -70,10 +68,10 @@ class Placed:
 
     value: a value of the net, or an array if it is known ahead. It has the features, in the order of the
     axes. A value without axes, such as the length of a sequence, may still differ per sequence.
-    axes: the axes; no value has those of the sequences or of the steps twice.
+    axes: the axes; sequences and steps occur once at most.
     stated: the numbers of sequences and of steps, as far as the model's file states them.
-    fact: what is known of the value at padding steps. None means that an array has its value there too, and
-    that nothing is known of other values.
+    fact: the known property of the value at padding steps. Without it, None, an array has its value there
+        too, and nothing is known of other values.
     """
 
     value: Any
@@ -82,9 +80,7 @@ class Placed:
     fact: Fact | None = None
 
     def __post_init__(self) -> None:
-        """Checks that the axes fit the features of the value, and that no axis of sequences or steps is there
-        twice.
-        """
+        """Checks that the axes fit the features, and that sequences and steps occur once at most."""
         check_unpaired(self.axes)
         if not isinstance(self.value, Unusable):
             assert self.features == features_of(self.axes), (self.features, self.axes)
@@ -111,7 +107,7 @@ class Placed:
 
     @property
     def sizes(self) -> tuple[Any, ...]:
-        """Sizes of all axes of the value; those of sequences and steps are symbolic (`Size`)."""
+        """Sizes of all axes of the value. Numbers of sequences and steps are symbolic (`Size`)."""
         return tuple(size_of(axis, dict(self.stated)) for axis in self.axes)
 
     @property
@@ -156,8 +152,8 @@ class Placed:
 
 
 def check_unpaired(axes: Axes) -> None:
-    """Raises `AxesError` if two of the axes are of sequences, or two of steps; an axis of keys, as in
-    attention, does not count.
+    """Raises `AxesError` if two axes are sequences, or two are steps; an axis of keys, as in attention, does
+    not count as steps.
     """
     symbols = [STEPS if is_steps(symbol) else symbol for symbol in symbols_in(without_keys(axes))]
     for symbol in (SEQUENCES, STEPS):
@@ -168,7 +164,7 @@ def check_unpaired(axes: Axes) -> None:
 
 
 def without_keys(axes: Axes) -> Axes:
-    """Returns axes without the first one of the keys of pairs of steps."""
+    """Returns axes without the first axis of keys (of pairs of steps)."""
     at = next((at for at, axis in enumerate(axes) if is_keys(axis)), None)
     return axes if at is None else axes[:at] + axes[at + 1 :]
 

@@ -114,9 +114,7 @@ def multiplied(left: Any, right: Any) -> Any:
 
 
 def repeated_matrix(x: Any) -> Traced | None:
-    """Returns the matrix, a parameter, that a value x of a net repeats for all rows (sequences); None for any
-    other value.
-    """
+    """Returns the parameter that a value x repeats for all rows (sequences); None for other values."""
     node = x.builder.nodes[x.number]
     if node.operation != "expand" or "how" in node.attributes:
         return None
@@ -125,19 +123,15 @@ def repeated_matrix(x: Any) -> Traced | None:
 
 
 def is_over_steps(a: Axes, b: Axes) -> bool:
-    """Tells whether a product of matrices with these axes sums over the steps of each sequence, or over the
-    keys of each query.
-    """
+    """Tells whether a product of matrices sums over steps of a sequence, or keys of a query."""
     if len(a) < 2 or len(b) < 2:
         return False
     return is_keys(a[-1]) or (is_time(a[-1]) and a[-1] == b[-2])
 
 
 def matmul(a: Placed, b: Placed, padded: bool) -> Placed:
-    """Computes the product of matrices, over features or over the steps of each sequence.
-
-    padded: whether the model has padding; for a sum over steps, `ModelError` unless the values of one operand
-    there are 0.
+    """Computes the product of matrices, over features or over the steps of each sequence. padded: whether the
+    model has padding; for a sum over steps, `ModelError` unless the values of one operand there are 0.
     """
     known = any(is_all(padding_values(value), 0) for value in (a, b))
     if padded and is_over_steps(a.axes, b.axes) and not known:

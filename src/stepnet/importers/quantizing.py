@@ -77,7 +77,7 @@ def along_axis(numbers: Placed, x: Placed, axis: int) -> Placed:
     return constant(array.reshape(-1, *(1,) * (len(x.axes) - at - 1)))
 
 
-def whole(x: Placed) -> Placed:
+def as_int32(x: Placed) -> Placed:
     """Returns whole numbers in int32, so that differences of narrow ones do not wrap around."""
     return x.with_value(as_type(x.value, "int32"))
 
@@ -109,13 +109,11 @@ def limited(x: Placed, zero: Placed | None, dtype: str) -> Placed:
 
 def centred(x: Placed, zero: Placed | None) -> Placed:
     """Returns whole numbers without their zero point, int32."""
-    return whole(x) if zero is None else elementwise("subtract", whole(x), whole(zero))
+    return as_int32(x) if zero is None else elementwise("subtract", as_int32(x), as_int32(zero))
 
 
 def dequantize(x: Placed, scaling: Scaling) -> Placed:
-    """Computes the numbers that quantized whole numbers stand for, (x - zero point) * scale, in the dtype of
-    the scale.
-    """
+    """Computes (x - zero point) * scale, the numbers of a quantized x, in the dtype of the scale."""
     numbers = centred(x, scaling.zero)
     numbers = numbers.with_value(as_type(numbers.value, dtype_of(scaling.scale).name))
     return elementwise("multiply", numbers, scaling.scale)
@@ -176,7 +174,7 @@ def quantized_product(x: Any, weight: Mapping[str, Any]) -> Any:
 def whole_product(
     a: Placed, b: Placed, zeros: tuple[Placed | None, Placed | None], padded: bool = False
 ) -> Placed:
-    """Computes the product of matrices of whole numbers of 8 bits without their zero points, as int32.
+    """Computes the product of two 8-bit integer matrices, with their zero points subtracted, as int32.
 
     zeros: the zero points of a, and of b: one number, or one for each column.
     """

@@ -44,7 +44,8 @@ class PlacedCellStep:
     "c": ...}.
 
     cell: "rnn", "gru" or "lstm".
-    activations: those of the gates, of the candidate, and of an LSTM's output, as far as the cell has them.
+    activations: the activations of the gates, of the candidate, and of an LSTM's output, as far as the cell
+        has them.
     bound: the bound on the arguments of activations; None for none.
     reset_after: whether a GRU resets after the product.
     coupled: whether an LSTM's forget gate is 1 - i.
@@ -173,7 +174,7 @@ class PlacedLayer:
 
     @property
     def hidden(self) -> int:
-        """The number of units of each direction of the recurrent layer."""
+        """Number of units per direction."""
         return self.arrays["R"].shape[-1]
 
     def inputs(self, number: int, x: Placed, padded: bool) -> Traced:
@@ -232,10 +233,7 @@ def run_layer(
     all_states = [*initial_states, *[None] * (len(SLOTS[layer.cell]) - len(initial_states))]
     directions = [
         run_direction(
-            layer,
-            number,
-            layer.inputs(number, x, padded),
-            [state_for(value, number) for value in all_states],
+            layer, number, layer.inputs(number, x, padded), [state_for(value, number) for value in all_states]
         )
         for number in range(len(layer.steps))
     ]
@@ -332,9 +330,7 @@ def initial_state(value: Placed | None, batch_first: bool) -> Placed | None:
 
 
 def state_for(value: Placed | None, number: int) -> Any:
-    """Takes the initial state of direction `number` out of the states of all directions; None, which stands
-    for zeros, if there is no value.
-    """
+    """Returns the initial state of direction `number` from the states of all directions; None for zeros."""
     if value is None:
         return None
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
@@ -353,9 +349,8 @@ def run_direction(
 
 
 def memory_of(layer: PlacedLayer, x: Traced, initial: Sequence[Any]) -> dict[str, Traced]:
-    """Returns the memory of a recurrent layer by name, for each sequence of the input x.
-
-    initial: the state of each memory: a value per sequence, an array, or None for zeros.
+    """Returns the memory of a recurrent layer by name, for each sequence of the input x. initial: the state
+    of each memory: a value per sequence, an array, or None for zeros.
     """
     return {
         slot: value if isinstance(value, Traced) else rows_of(x, value, layer.hidden)
@@ -373,8 +368,8 @@ def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
 def outputs(
     cell: str, x: Placed, directions: list[tuple[Any, dict[str, Any]]], batch_first: bool
 ) -> list[Placed]:
-    """Joins the results of all directions to the outputs of a recurrent operator: those of each step (Y),
-    then the final state of each memory (Y_h, of an LSTM Y_c).
+    """Joins the results of all directions to the outputs of a recurrent operator: the outputs per step (Y),
+    then the final state of each memory (Y_h, and Y_c of an LSTM).
 
     directions: for each direction, (outputs per step, final memory by name). x: the input. batch_first:
     whether outputs have the sequences as their first axis.

@@ -86,9 +86,8 @@ def reduce(
 
 
 def variance(x: Placed, axes: Sequence[int], keep: bool) -> Placed:
-    """Computes the mean of the squared distances from the mean, over features, steps or both.
-
-    axes: the axes that are reduced. keep: whether features of size one take the place of the axes.
+    """Computes the mean of the squared distances from the mean, over features, steps or both. axes: the axes
+    that are reduced. keep: whether features of size one take the place of the axes.
     """
     axes = [x.axis(axis) for axis in axes]
     centred = applied(np.subtract, x, reduce(x, axes, "mean", True))
@@ -105,9 +104,7 @@ def for_empty(value: Traced, others: Array, like: Any) -> Any:
 
 
 def check_reducible(x: Placed, axes: Sequence[int]) -> None:
-    """Raises `ModelError` for a reduction over sequences, or over steps joined with other entries. axes: the
-    axes of x that are reduced.
-    """
+    """Raises `ModelError` for a reduction over sequences, or steps joined with others. axes: of x."""
     for axis in axes:
         symbols = symbols_in((x.axes[axis],))
         if symbols and not is_over_steps(x, axis):
@@ -137,7 +134,7 @@ def at_steps(value: Any, like: Traced | None, axes: Axes) -> Any:
 
 def over_steps(value: Any, how: str) -> Any:
     """Reduces a value over the steps of each sequence; 0 for an empty one. how: the name of a reduction, such
-    as "max". Minima are computed as maxima of mirrored values, maxima of booleans as those of integers.
+    as "max". Minima are computed as maxima of `mirrored` values, maxima of booleans as maxima of integers.
     """
     if how == "min":
         least = mirrored(over_steps(mirrored(value), "max"))
@@ -233,9 +230,7 @@ def filled(x: Placed, feature: int, count: int, number: Any) -> Any:
 
 
 def argmax(x: Placed, axis: int, keep: bool) -> Placed:
-    """Computes the index of the largest number along a feature. keep: whether a feature of size one takes the
-    place of the axis.
-    """
+    """Computes the index of the largest number along a feature. keep: keep the axis with size one."""
     indices = np.argmax(x.value, axis=x.feature(axis))
     axes = (*x.axes[:axis], *([ONE] * keep), *x.axes[axis + 1 :])
     return x.with_value(reshaped(indices, features_of(axes)), axes)
@@ -292,12 +287,12 @@ def group_norm(
     axis: int = 1,
     padded: bool = False,
 ) -> Placed:
-    """Normalises a value to mean 0 and variance 1 over the channels of each group and all axes but that of
-    the sequences: features, and the steps of each sequence. Then scales and shifts it.
+    """Normalises a value to mean 0 and variance 1 over the channels of each group and all other axes of one
+    sequence (its features and its steps). Then scales and shifts it.
 
-    groups: their number, which divides that of the channels. epsilon: added to the variance. scale, shift: a
-    number for each channel; None for none. axis: that of the channels. padded: whether the model has padding,
-    for which `ModelError` is raised.
+    groups: the number of groups, which divides the number of channels. epsilon: added to the variance. scale,
+    shift: a number for each channel; None for none. axis: the axis of the channels. padded: whether the model
+    has padding, for which `ModelError` is raised.
     """
     (channels,) = features_of(x.axes[axis : axis + 1]) or (0,)
     if groups < 1 or channels % groups or not is_feature(x.axes[axis]):
@@ -309,7 +304,7 @@ def group_norm(
     over = [place for place in range(1, len(grouped.axes)) if place != 1 + len(before)]
 
     def centre(value: Placed) -> Placed:
-        """Computes the mean of each group, which is repeated at each of its numbers."""
+        """Computes the mean of each group, repeated for each number of the group."""
         return reduce(value, over, "mean", keep=True, padded=padded)
 
     centred = applied(np.subtract, grouped, centre(grouped))

@@ -162,7 +162,7 @@ def take_constant(x: Placed, axis: int, indices: Array) -> Placed:
 
 def take_computed(table: Placed, at: Placed) -> Placed:
     """Takes rows of a constant table at indices that are computed, as an embedding does. table: the constant.
-    at: the indices, whose axes the result has in front of those of a row.
+    at: the indices. The result has their axes, then the axes of a row.
     """
     array = table.array
     if array.dtype.kind in "iu" and array.dtype.itemsize < np.dtype("int32").itemsize:
@@ -245,8 +245,8 @@ def slices(
 ) -> Placed:
     """Slices a value along several axes: features, or the first or last step of each sequence.
 
-    starts, ends, axes, steps: those of each slice. padded: whether the model has padding (steps after
-        sequences' ends), so that the last step may be padding.
+    starts, ends, axes, steps: one entry per slice. padded: whether the model has padding (steps after
+    sequences' ends), so that the last step may be padding.
     """
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         x = slice_axis(x, axis, start, end, step, padded)
@@ -291,8 +291,8 @@ def last_steps(start: Any, end: Any, axis: Axis) -> int | None:
 
 
 def cuts_of(start: Any, end: Any, axis: Axis) -> tuple[int, int] | None:
-    """Returns how many steps a slice from `start` to `end` leaves out ahead and behind; None for a slice
-    whose bounds say how many steps it keeps, as x[:, :3].
+    """Returns the numbers of steps that a slice from `start` to `end` leaves out ahead and behind; None for a
+    slice that keeps a fixed number of steps, such as x[:, :3].
     """
     if isinstance(start, Last | Size) or start < 0:
         return None
@@ -303,9 +303,7 @@ def cuts_of(start: Any, end: Any, axis: Axis) -> tuple[int, int] | None:
 
 
 def cut(x: Placed, axis: int, before: int, after: int, step: int = 1) -> Placed:
-    """Leaves entries of an axis, of steps or of a feature, out at both ends, and takes each `step`-th one of
-    the others.
-    """
+    """Cuts entries of an axis of steps or features off at both ends, and takes each `step`-th other one."""
     if is_feature(x.axes[axis]):
         return sliced(x, axis, slice(before, max(x.sizes[axis] - after, before), step))
     if before and after:
@@ -330,9 +328,7 @@ def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
 
 
 def step_of(start: Any, end: Any, step: int, axis: Axis) -> str | None:
-    """Names the single step that a slice of steps from `start` to `end` selects: "first" or "last"; None for
-    other slices.
-    """
+    """Names the step that a slice from `start` to `end` selects, "first" or "last"; else None."""
     if step == 1 and start == 0 and end == 1:
         return "first"
     if step == 1 and (start in (-1, Last(1))) and is_end(end, axis):

@@ -119,7 +119,7 @@ def reshape(x: Placed, target: Sequence[Any], zero_keeps: bool = False) -> Place
 
 
 def size_beside(x: Placed, known: Any) -> Any:
-    """Returns the size of the one axis of a reshape of x that its target leaves open.
+    """Returns the size of the axis that the target of a reshape of x leaves open (-1).
 
     known: the product of the other sizes. Numbers of sequences and of steps that the file states may be
     factors of it, as for [sequences, 13 steps, 4] read as [-1, 13, 2, 2].
@@ -163,9 +163,9 @@ def with_one_step(x: Placed) -> Placed:
 
 
 def beside_one_step(x: Placed, target: Sequence[Any]) -> Placed:
-    """Returns the operand of a reshape, of which the file states that it has one step (`only_step_of`), so
-    that a size of one in the target is that of the step, and with a feature in its place if there is none;
-    other operands as they are.
+    """Prepares the operand of a reshape that has one step, as the file states (`only_step_of`): if the target
+    has a size of one, it stands for the step; if not, the step becomes a feature. Other operands are returned
+    unchanged.
     """
     ones = sum(is_number(size, 1) for size in target)
     if only_step_of(x) is None or not ones:
@@ -237,8 +237,8 @@ def last_first(x: Placed) -> Placed:
 
 
 def as_turned(x: Placed) -> Placed:
-    """Computes the value with its steps in reverse order that a placeholder stands for, for operators that
-    read steps in that order; returns other values as they are.
+    """Computes the value that a placeholder for reversed steps stands for, for operators that read the
+    reversed order itself; returns other values unchanged.
     """
     return last_first(x.value.source) if isinstance(x.value, ReversedSteps) else x
 

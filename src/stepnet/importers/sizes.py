@@ -38,7 +38,7 @@ class Size:
             both = (self.stated, other.stated)
             stated = None if None in both else prod(size for size in both if size is not None)
             return Size(tuple(sorted(self.symbols + other.symbols)), self.times * other.times, stated)
-        return Size(self.symbols, self.times * whole(other), self.stated)
+        return Size(self.symbols, self.times * whole_number(other), self.stated)
 
     __rmul__ = __mul__
 
@@ -54,7 +54,7 @@ class Size:
                 left.remove(symbol)
             times = self.times // other.times
             return Size(tuple(left), times) if left else times
-        divisor = whole(other)
+        divisor = whole_number(other)
         if not divisor or self.times % divisor:
             raise ModelError(
                 "it computes a part of the number of sequences or of steps, which may be no integer"
@@ -78,15 +78,13 @@ class Size:
         """
         if isinstance(other, Size | Last) or self != Size((STEPS,)):
             return NotImplemented
-        return Last(whole(other))
+        return Last(whole_number(other))
 
     def __add__(self, other: Any) -> "More":
-        """Returns the number of steps plus an integer (`More`), which may be divided; raises `ModelError` for
-        a number with a fraction.
-        """
+        """Returns the number of steps plus an integer (`More`); raises `ModelError` for a fraction."""
         if isinstance(other, Size | Last | More) or self.times != 1 or len(self.symbols) != 1:
             return NotImplemented
-        return More(self, whole(other))
+        return More(self, whole_number(other))
 
     __radd__ = __add__
 
@@ -109,7 +107,7 @@ class More:
 
     def __floordiv__(self, other: Any) -> Size:
         """Divides by an integer, rounding down: the size of an axis whose steps follow from others."""
-        divisor = whole(other)
+        divisor = whole_number(other)
         if not self.steps.symbols[0].startswith(STEPS) or divisor < 1:
             return NotImplemented
         lengths, stated = Lengths(self.more - divisor + 1, divisor), self.steps.stated
@@ -124,7 +122,7 @@ class Last:
     back: int
 
 
-def whole(number: Any) -> int:
+def whole_number(number: Any) -> int:
     """Converts a number with which a symbolic size is computed to an integer; `ModelError` for a fraction."""
     if not np.isfinite(number) or int(number) != number:
         raise ModelError(

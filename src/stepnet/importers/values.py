@@ -29,11 +29,6 @@ def first_feature(value: Any) -> int:
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 
-def extent_of_value(value: Any) -> Extent:
-    """Returns the extent of a value: whether it has entries per step, per sequence, or one (an array)."""
-    return value.type.extent if isinstance(value, Traced) else CONST
-
-
 def reshaped(value: Any, features: Sequence[int]) -> Any:
     """Reshapes the features of a traced value, or an array, to these sizes."""
     if isinstance(value, Traced):
@@ -74,7 +69,11 @@ def to_extent(value: Traced, extent: Extent) -> Traced:
 
 def deepest(values: Sequence[Any]) -> Extent:
     """Returns the deepest extent of values: per step, else per sequence, else constant (as of arrays)."""
-    return max((extent_of_value(value) for value in values), key=len, default=CONST)
+    return max(
+        (value.type.extent if isinstance(value, Traced) else CONST for value in values),
+        key=len,
+        default=CONST,
+    )
 
 
 def at_one_extent(values: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A net as a function of JAX arrays that has gradients, of any order.
+"""Net as a function of JAX arrays, with gradients of any order.
 
     inputs --callback, in place--> arrays --> machine code --> results                        plain
                                                            --> results, saved values          with_saved
@@ -60,7 +60,7 @@ class JaxFunction:
 
     @cached_property
     def passes_of_each(self) -> FixedPasses | None:
-        """The passes for gradients of each sequence, which save the same values; None if there are none."""
+        """The passes for gradients per sequence, which save the same values; None if there are none."""
         try:
             made = self.net.halves(self.wanted, self.engine, is_each=True)
         except RefusedError:
@@ -81,7 +81,7 @@ class JaxFunction:
         """
 
         def run(arrays: list[Array], positions: Positions, is_each: bool) -> Sequence[Array]:
-            """Runs the net, or the one whose totals are those of each sequence."""
+            """Runs the net, or the net with one total per sequence."""
             net = self.net.per_sequence() if is_each else self.net
             assert net is not None
             return net(arrays, positions, self.engine)
@@ -113,7 +113,7 @@ class JaxFunction:
         count, first = len(self.net.inputs), len(gradient.inputs)
 
         def run(arrays: list[Array], positions: Positions, is_each: bool) -> Sequence[Array]:
-            """Runs the backward pass of the gradient, or that of the gradients of each sequence."""
+            """Runs the backward pass of the gradient, or of the gradients per sequence."""
             passes = self.passes_of_each if is_each else self.passes
             assert passes is not None
             saved = [arrays[first + place] for place in passes.saved]
@@ -182,7 +182,8 @@ class NetCallback:
 
     def called(self, lengths: Any, arrays: Sequence[Any]) -> list[Any]:
         """Adds a call of stepnet from JAX's computation, and returns its results as JAX arrays. arrays: the
-        arguments, whose numbers are not known while JAX traces. lengths: those of the sequences, or None.
+        arguments, whose numbers are not known while JAX traces. lengths: the lengths of the sequences, or
+        None.
         """
         given = [*([] if lengths is None else [lengths]), *arrays]
         sizes = sizes_in(self.types(len(given)), given)
@@ -190,7 +191,7 @@ class NetCallback:
         return list(buffer_callback(self, shapes, vmap_method="expand_dims")(*given))
 
     def types(self, count: int) -> list[Type]:
-        """Returns the types of `count` arrays: those of the arguments, after the lengths if there are any."""
+        """Returns the types of `count` arrays: the arguments, after the lengths if these are counted."""
         return [LENGTHS, *self.arguments][-count:]
 
     def __call__(self, _: Any, results: Sequence[Any], *buffers: Any) -> None:
@@ -264,12 +265,12 @@ class NetCallback:
         """Computes the results for arrays as JAX passes them to a callback, without the axes of vmap. The
         first array may be the lengths of the sequences.
 
-        is_each: whether results that are totals are those of each sequence.
+        is_each: whether there is a total per sequence in place of each total over all sequences.
         """
         types = self.types(len(arrays))
         time, batch = sizes_in(types, arrays)
         lengths = arrays.pop(0) if len(arrays) > len(self.arguments) else None
-        positions = whole(time, batch) if lengths is None else positioned(time, batch, lengths)
+        positions = whole_sequences(time, batch) if lengths is None else positioned(time, batch, lengths)
         flat = [
             array.reshape(time * batch, *type_.shape) if type_.extent == STEPS else array
             for array, type_ in zip(arrays, self.arguments, strict=True)
@@ -279,7 +280,7 @@ class NetCallback:
 
 
 def axes_of(type_: Type) -> int:
-    """Returns the number of axes of a value: those of steps and sequences, and those of its features."""
+    """Returns the number of axes of a value: steps, sequences and features together."""
     return LEADING[type_.extent] + len(type_.shape)
 
 
@@ -294,14 +295,13 @@ def shape_of(type_: Type, sizes: tuple[int, int]) -> tuple[int, ...]:
 
 
 def positioned(time: int, batch: int, lengths: Any) -> Positions:
-    """Returns where sequences of these lengths lie in arrays [time, batch, ...].
-
-    Raises `InputError` for wrong lengths.
+    """Returns where sequences of these lengths lie in arrays [time, batch, ...]. Raises `InputError` for
+    wrong lengths.
     """
     return Positions.padded(checked_lengths(lengths, batch, time), time, True)
 
 
 @lru_cache(maxsize=64)
-def whole(time: int, batch: int) -> Positions:
+def whole_sequences(time: int, batch: int) -> Positions:
     """Returns the positions of sequences of all steps; they are cached with what targets derive from them."""
     return positioned(time, batch, np.full(batch, time))

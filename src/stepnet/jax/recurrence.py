@@ -111,7 +111,7 @@ class Scanned:
 
     function: its net, of the sequences, the carry and the parameters. Its results are the ys and then the
         last carry.
-    carried, given: the dtypes of the carry in the net, and those of the caller.
+    carried, given: the dtypes of the carry in the net, and in the caller's arrays.
     forms: the forms of the trees carry and y.
     """
 
@@ -125,7 +125,7 @@ class Scanned:
         cls, step: TreeStep, init: Any, xs: Any, params: Any, reverse: bool, unroll: int, engine: Order
     ) -> "Scanned":
         """Traces a step for arrays of these shapes and dtypes, while JAX traces: their numbers may not be
-        known. The arguments are those of stepnet's `scan`.
+        known. It takes the arguments of stepnet's `scan`.
         """
         rnn = RNN(
             step,
@@ -145,7 +145,7 @@ class Scanned:
 
     def __call__(self, init: Any, xs: Any, params: Any, lengths: Any) -> tuple[Any, Any]:
         """Runs the recurrence; returns (carry after the last step, outputs ys of all steps), in the trees of
-        the user's step. init: the carry before the first step. xs: the sequences. lengths: those of the
+        the user's step. init: the carry before the first step. xs: the sequences. lengths: the lengths of the
         sequences, or None.
         """
         carry = [array.astype(dtype) for array, dtype in zip(leaves(init), self.carried, strict=True)]

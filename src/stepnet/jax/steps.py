@@ -59,9 +59,9 @@ class TreeStep:
         return reads_of(self.function)
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-        """Calls the user's function for one step on a trace's values; returns those of y and of the carry,
-        flattened from JAX's trees. x, memory, params: the flattened values of the input, the carry and the
-        parameters.
+        """Calls the user's function for one step on a trace's values; returns the values of y and of the
+        carry, flattened from JAX's trees. x, memory, params: the flattened values of the input, the carry and
+        the parameters.
 
         Raises `StepError` for a function that gives the values to JAX, or that returns no (carry, y) of the
         same structure as before.

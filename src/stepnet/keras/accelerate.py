@@ -21,9 +21,7 @@ THEIRS: dict[Any, Any] = {(kind, name): vars(kind)[name] for kind, name in METHO
 
 
 class Accelerated:
-    """An acceleration of Keras, which is active until `undo` or the end of its with-block. Several may be
-    active at once.
-    """
+    """An acceleration of Keras, active until `undo` or the end of its with-block. Several may be active."""
 
     changing = Lock()
     """Lock for `ACCELERATED` and the replaced methods: threads may begin and end accelerations."""
@@ -45,9 +43,7 @@ class Accelerated:
         return f"acceleration of Keras' recurrent layers, {state}; stepnet.keras.report(model) lists these"
 
     def undo(self) -> None:
-        """Ends this acceleration of Keras' layers by stepnet. If no other one is active, Keras' own methods
-        are restored.
-        """
+        """Ends this acceleration of Keras' layers. Without other ones, Keras' own methods are restored."""
         with Accelerated.changing:
             if ACCELERATED.pop(self, None) is not None and not ACCELERATED:
                 for (kind, name), theirs in THEIRS.items():

@@ -68,7 +68,7 @@ class ArrayCall:
         return cls(loop, [x, *initial, *dropout_masks, *weights], mask_of(mask, x), states)
 
     def results(self, results: list[Any]) -> Results:
-        """Converts results of the net to those of Keras' loop: (last output, outputs, final states).
+        """Converts results of the net to the results of Keras' loop: (last output, outputs, final states).
 
         results: the outputs of all steps in the order of the sequences, or only those of the last step, and
         then the final states, as tensors. If the layer runs from the last step, Keras returns the outputs in
@@ -105,13 +105,13 @@ def mask_of(mask: Any, x: Any) -> Any:
     mask = ops.cast(mask, "bool")
     while mask.ndim > 2 and mask.shape[-1] == 1:
         mask = ops.squeeze(mask, -1)
-    if mask.ndim != 2 or not all(map(fits, mask.shape, x.shape)):
+    if mask.ndim != 2 or not all(map(may_be_equal, mask.shape, x.shape)):
         shapes = f"the mask is {list(mask.shape)}, and the sequences are {list(x.shape)}"
         raise StepError(f"{shapes}: a mask is [batch, time]")
     return mask
 
 
-def fits(size: int | None, expected: int | None) -> bool:
+def may_be_equal(size: int | None, expected: int | None) -> bool:
     """Tells whether two sizes of an axis can be equal; None, a size that is not known yet, fits any other."""
     return size is None or expected is None or size == expected
 
@@ -130,7 +130,7 @@ def check(layer: Any, x: Any, states: list[Any]) -> None:
     if len(x.shape) != 3 or x.shape[2] is None:
         raise StepError(f"the sequences are {list(x.shape)}: they are [batch, time, features]")
     for state in states:
-        if not fits(state.shape[0], x.shape[0]):
+        if not may_be_equal(state.shape[0], x.shape[0]):
             raise StepError(f"an initial state is {list(state.shape)}, and there are {x.shape[0]} sequences")
     if getattr(layer, "use_cudnn", None) is True:
         raise StepError("use_cudnn=True asks for cuDNN, which is for GPUs")

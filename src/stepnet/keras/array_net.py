@@ -100,9 +100,8 @@ class ArrayNet:
 
     @cached_property
     def gradient(self) -> "ArrayNet":
-        """The net from this net's inputs and the cotangents of its results to the gradients of its inputs.
-
-        It is an `ArrayNet` itself, which gives gradients of any order.
+        """The net that takes this net's inputs and the cotangents of its results, and returns the gradients
+        of its inputs. As it is an `ArrayNet`, gradients of any order follow.
         """
         net = self.net.gradient(self.differentiated)
         return ArrayNet(net, self.gradient_positions, self.without_gradient, self.settings)
@@ -243,8 +242,6 @@ def array_loop(
     weights = tuple(tuple(variable.shape) for variable in cell.weights)
     key = settings_of_cell(cell), settings, array_settings, x, states, tuple(masks.items()), weights
     shared = entry_of(
-        SHARED,
-        key,
-        lambda: ArrayLoop.of(named_recurrence(cell, settings, x, states, masks), array_settings),
+        SHARED, key, lambda: ArrayLoop.of(named_recurrence(cell, settings, x, states, masks), array_settings)
     )
     return entry_of(loops, key, lambda: ArrayLoop(shared.net, shared.unbound))

@@ -55,8 +55,8 @@ class ArraySteps:
 
     @classmethod
     def of(cls, settings: ArraySettings, shape: tuple[int, int], mask: Array | None) -> "ArraySteps":
-        """Returns the steps at which a mask is True, or all steps without a mask. settings: those of the
-        layer's loop. shape: (batch, time).
+        """Returns the steps at which a mask is True, or all steps without a mask. settings: the settings of
+        the layer's loop. shape: (batch, time).
         """
         complete = mask is None or bool(mask.all())
         return cls(settings, shape, None if complete else StepMask(np.asarray(mask, bool)))
@@ -110,8 +110,8 @@ class ArraySteps:
     def sources(self) -> Places:
         """Position of the output that `spread` puts at each step [batch * time].
 
-        A step that the mask lets run has its own position, a masked step that of the latest step that ran
-        before it. -1 stands for zeros: no step has run yet, or masked steps give zeros by the settings.
+        A step that runs has its own position, a masked step the position of the latest step that ran before
+        it. -1 stands for zeros: no step has run yet, or masked steps give zeros by the settings.
         """
         assert self.mask is not None
         (batch, time), valid = self.shape, self.mask.valid

@@ -104,9 +104,7 @@ def gru(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
 
 
 def lstm(x: Any, states: Sequence[Any], w: CellWeights) -> Sequence[Any]:
-    """Computes a step of an LSTMCell: the next [h, c] from states [h, c]. w: its weights, with gates in the
-    order i f c o.
-    """
+    """Computes a step of an LSTMCell: the next [h, c]. w: its weights, in the gate order i f c o."""
     h, c = states
     i, f, g, o = numpy.split(biased(w.from_x(x) + w.from_h(h), w.bias), 4, axis=-1)
     c = w.gate(f) * c + w.gate(i) * w.activated(g)

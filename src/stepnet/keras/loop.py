@@ -33,8 +33,8 @@ def inner_loop(
 ) -> Results:
     """Runs the loop of a recurrent layer over the steps, compiled where possible, and records how it ran.
 
-    theirs: the layer's own `inner_loop`, which runs calls that cannot be compiled. The other parameters and
-        the result (last output, outputs, final states) are those of Keras' `inner_loop`.
+    theirs: the layer's own `inner_loop`, which runs calls that cannot be compiled. The other parameters, and
+    the result (last output, outputs, final states), are as in Keras' `inner_loop`.
     """
     if OWN_LOOP.get() is layer:  # the loops of Keras' classes call one another
         return theirs(sequences, initial_state, mask, training)

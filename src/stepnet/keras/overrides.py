@@ -25,7 +25,6 @@ Theirs = Callable[..., Any]
 
 def call(layer: Any, theirs: Theirs, sequences: Any, *args: Any, **kwargs: Any) -> Any:
     """Replaces a recurrent layer's `call`: allows a structure of sequences, and sequences without steps.
-
     theirs: Keras' `call`, which gets such sequences as a `PackedInputs`.
     """
     if tree.is_nested(sequences) or sequences.shape[1] == 0:
@@ -102,9 +101,7 @@ def init(layer: Any, theirs: Theirs, *args: Any, engine: Asked = "auto", **kwarg
 
 
 def get_config(layer: Any, theirs: Theirs) -> dict[str, Any]:
-    """Replaces a recurrent layer's `get_config` (`theirs`) in stepnet's classes: adds the engine, if that was
-    chosen.
-    """
+    """Replaces a recurrent layer's `get_config` (`theirs`): adds the engine, if it was chosen."""
     return theirs() if layer.engine == "auto" else {**theirs(), "engine": layer.engine}
 
 

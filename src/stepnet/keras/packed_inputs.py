@@ -26,7 +26,7 @@ class PackedInputs:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape of the first sequence of the structure, which stands for all of them."""
+        """The shape of the first sequence of the structure, which represents all of them."""
         return tuple(tree.flatten(self.parts)[0].shape)
 
     def cast(self, dtype: Any) -> "PackedInputs":

@@ -1,4 +1,4 @@
-"""Counts of the calls of recurrent layers: how many ran compiled, how many ran Keras' own loop, and why."""
+"""Counts of calls of recurrent layers that ran compiled, and that ran Keras' own loop, with the reasons."""
 
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary

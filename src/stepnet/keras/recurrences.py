@@ -50,9 +50,7 @@ class LoopSettings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keyword arguments with which `RNN` makes a recurrence of these settings: its direction, and the
-        steps in each iteration of its loop.
-        """
+        """Arguments of `RNN` for these settings: the direction, and the steps per iteration of its loop."""
         return {"reverse": self.reverse, "unroll": UNROLLED if self.unroll else 1}
 
     @classmethod
@@ -73,7 +71,7 @@ def named_recurrence(
 ) -> RNN:
     """Makes the `RNN` of one of Keras' own cells, or of a stack of them, with zeros as weights.
 
-    settings: those of the loop, such as its direction.
+    settings: the settings of the loop, such as its direction.
     x, states, masks: features and dtypes of input, states and dropout masks (statics of the `RNN`) of a step.
     """
     params = {str(index): np.zeros(variable.shape, x.dtype) for index, variable in enumerate(cell.weights)}

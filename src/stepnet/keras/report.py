@@ -30,7 +30,7 @@ class Report:
     unknown: list[str]
 
     def __str__(self) -> str:
-        """Formats this report as text: the recurrent layers, one a line, with how each ran, and why."""
+        """Formats this report as text: a line per recurrent layer, with the loop that ran it and why."""
         lines = [f"{path}: compiled, {cell_of(layer)}" for path, layer in self.compiled.items()]
         lines += [f"{path}: Keras' own loop: {reason}" for path, reason in self.left.items()]
         lines += [f"{path}: {NOT_CALLED}" for path in self.unknown]

@@ -27,9 +27,7 @@ def always(layer: Any, shape: Shape) -> bool:
 
 
 def over_features(layer: Any, shape: Shape) -> bool:
-    """Tells whether a layer computes each row separately: none of its axes (`axis`) may be the first axis of
-    inputs of this shape, that of the rows.
-    """
+    """Tells whether a layer computes each row separately: no `axis` of it may be the first one, the rows."""
     axis_setting: Any = layer.axis
     axes: list[Any] = [*axis_setting] if isinstance(axis_setting, list | tuple) else [axis_setting]
     return all(isinstance(axis, int) and axis % len(shape) != 0 for axis in axes)

@@ -84,5 +84,5 @@ def sources_in(value: Any) -> Sequence[ReadSource] | None:
 
 
 def own_attributes(cell: Any, names: tuple[str, ...]) -> list[Any]:
-    """Reads the named attributes of one of Keras' own cells, which are the settings of its step."""
+    """Reads the settings of the step of one of Keras' own cells from its attributes of these names."""
     return [getattr(cell, name) for name in names]

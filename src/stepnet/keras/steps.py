@@ -64,9 +64,7 @@ class StepArguments:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Key of the cache of a step's traces: the names of the dropout masks, and the shapes (without rows)
-        and dtypes of all arguments.
-        """
+        """Key of a step's cached traces: names of dropout masks, and shapes without rows and dtypes."""
         tensors = tree.flatten((self.x, self.states, self.masks))
         return tuple(self.masks), tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors)
 
@@ -78,9 +76,7 @@ class VariableValues(keras.StatelessScope):
     """
 
     def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
-        """Stores the tensor that replaces each variable's value in a trace; `self.read` collects the
-        variables that the step reads.
-        """
+        """Stores the tensors that replace variables in a trace; `self.read` collects those that are read."""
         super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
         self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
         self.read = dict[int, Any]()
@@ -93,9 +89,7 @@ class VariableValues(keras.StatelessScope):
         return self.given.get(id(variable))
 
     def add_update(self, update: Any) -> None:
-        """Raises `StepError` when a traced step updates a variable of Keras. update: (variable, new
-        value).
-        """
+        """Raises `StepError`: a traced step updates a variable of Keras. update: (variable, new value)."""
         if update[0].name == "seed_generator_state":
             raise StepError(f"the step draws random numbers: {draws.ADVICE}")
         raise StepError(f"the step assigns to the variable {update[0].path}, which is not one of its states")
@@ -165,9 +159,7 @@ class CellStep:
 
     @property
     def reads(self) -> Reads:
-        """The values that the cell's step reads besides its arguments; its trace is valid until one
-        changes.
-        """
+        """The values that the cell's step reads besides arguments; its trace is valid until one changes."""
         return reads_of_cell(self.cell)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
@@ -187,9 +179,7 @@ class CellStep:
 
 
 def call_cell(cell: Any, x: Any, states: Any, training: bool) -> Any:
-    """Calls a cell for one step on inputs x; returns its (output, next states). training: whether it is in
-    training.
-    """
+    """Calls a cell for one step on inputs x; returns (output, next states). training: as in Keras."""
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
 
@@ -228,7 +218,7 @@ def trace_cell(
 
 def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None:
     """Calls a cell once, so that layers in it create their variables, which they cannot do in a trace. Does
-    nothing if all are built. arguments: those of a step. training: whether the cell is in training.
+    nothing if all are built. arguments: the arguments of a step. training: whether the cell is in training.
     """
     if isinstance(cell, keras.layers.Layer) and not all(layer.built for layer in flat_layers(cell)):
         with keras.StatelessScope():
@@ -251,8 +241,8 @@ def step_errors() -> Generator[None]:
 
 @contextmanager
 def unchanged_attributes(cell: Any) -> Generator[None]:
-    """Context for a trace: if attributes of a cell that its step reads have changed, restores those of the
-    cell and of all cells and layers in it, and raises `StepError`, as a step must not change them.
+    """Context for a trace of a step, which must not change attributes of its cell. If it has changed one that
+    it reads, restores the attributes of the cell and of all cells and layers in it, and raises `StepError`.
     """
     owners = [cell, *cells_in(cell), *(flat_layers(cell) if isinstance(cell, keras.layers.Layer) else ())]
     before, held = reads_of_cell(cell), [(attributes(owner), dict(attributes(owner))) for owner in owners]
@@ -270,7 +260,7 @@ def unchanged_attributes(cell: Any) -> Generator[None]:
 
 def message_with_line(error: BaseException) -> str:
     """Returns an error's message with the line of the user's code that raised it, or else the line of Keras'
-    layer. The line is that of the first error that led to this one.
+    layer. The line is where the first error in the chain of causes was raised.
     """
     text, deepest = str(error), error
     while deepest.__context__ is not None:

@@ -92,8 +92,9 @@ class TensorSteps:
 
 
 def sources(mask: StepMask, reverse: bool) -> Places:
-    """Returns, for each step, the position of the output that is copied to it: its own if it ran, else that
-    of the latest step that ran before it. Steps before the first that ran keep their own, zeros.
+    """Returns, for each step, the position of the output that is copied to it: its own position if it ran,
+    else the position of the latest step that ran before it. Steps before the first one that ran keep their
+    own outputs, zeros.
 
     reverse: whether the steps ran from last to first.
     """

@@ -102,7 +102,7 @@ def in_full_dtype(tensor: Any) -> Any:
 
 def recurrence_of(cell: Any, settings: LoopSettings, arguments: StepArguments) -> RNN:
     """Makes the `RNN` of one of Keras' own cells, or of a stack of them, for arguments of these shapes and
-    dtypes. settings: of the loop, such as its direction.
+    dtypes. settings: the settings of the loop, such as its direction.
     """
     x, memory, masks = (
         tree.map_structure(spec_of, tensors)

@@ -160,8 +160,8 @@ def first_fitting(
     dtype are refused at once, as they are in each layout.
 
     arrays, source: the weights by name and their layout, as for `convert`. targets: the layouts to convert
-    to, at least one, in order of preference. options: those of `convert`. Raises `LayoutError` as `convert`
-    does.
+    to, at least one, in order of preference. options: the options of `convert`. Raises `LayoutError` as
+    `convert` does.
 
     >>> weights = {"kernel": np.ones((2, 12)), "recurrent_kernel": np.ones((3, 12))}
     >>> first_fitting(weights, "keras.lstm", ["torch.gru", "torch.lstm"])

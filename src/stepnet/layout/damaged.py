@@ -20,7 +20,7 @@ from typing import Any
 
 from stepnet.compiler.values.records import dataclass
 from stepnet.layout.find import ALIKE, MOST_TRIED, misfits, missing_text
-from stepnet.layout.names import Index, innermost_name, match_names
+from stepnet.layout.names import Group, Index, innermost_name, match_names
 from stepnet.layout.possible import axes_of
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
@@ -49,27 +49,15 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A layout, and the arrays at a prefix that are evidence of a damaged layer of it.
-
-    names: the full names by the record's names, also of an array with a wrong name.
-    """
-
-    record: Record
-    prefix: str
-    names: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class LayerEvidence:
     """Names of a layout's arrays by how strongly they hint at a recurrent layer; each is an index of a
     spelling (name pattern).
 
-    names: those that are evidence only together with others of the layout (see `has_evidence`).
-    long: those of `names` with more than one letter.
-    alone: those that are evidence by themselves.
-    usual: those that are evidence only in a layer that is named after its cell, such as `gru_1`: of required
-    weights (also of biases, in a record with a mark), with more than one letter.
+    names: spellings that are evidence only together with others of the layout (see `has_evidence`).
+    long: the spellings among `names` with more than one letter.
+    alone: spellings that are evidence by themselves.
+    usual: spellings that are evidence only in a layer named after its cell, such as `gru_1`: names of
+        required weights (in a record with a mark also of biases) with more than one letter.
     """
 
     names: frozenset[int]
@@ -93,7 +81,7 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
     """
     order = {name: position for position, name in enumerate(shapes)}
     measures: dict[Any, tuple[int, int]] = {}
-    found: list[tuple[Any, Candidate]] = []
+    found: list[tuple[Any, Group]] = []
     for candidate in islice(candidates(shapes, tuple(among)), MOST_TRIED):
         record, names = candidate.record, candidate.names
         key = record.name, tuple((short_name, shapes[name]) for short_name, name in names.items())
@@ -112,12 +100,12 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
     return tuple(sorted(layers, key=lambda layer: order[layer.names[0]])[:MOST])
 
 
-def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
+def reason(candidate: Group, shapes: Mapping[str, Shape]) -> str:
     """Returns the reason why the arrays of a candidate layer do not fit its layout (a framework's arrangement
     of weights), for a message: the first array with a wrong name, or else the arrays with wrong shapes and
     the missing ones.
 
-    shapes: those of all arrays, by full name.
+    shapes: the shapes of all arrays, by full name.
     """
     record, prefix, names = candidate.record, candidate.prefix, candidate.names
     for short_name, name in names.items():
@@ -128,7 +116,7 @@ def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
     return misfits(record, prefix, names, shapes, others)[1]
 
 
-def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
+def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Group]:
     """Yields candidates for damaged layers, by prefix of array names and then by layout (arrangement of
     weights). A candidate is a record (the layout of a kind of layer) at a prefix whose arrays do not all fit
     it. It has distinctive names (`has_evidence`), or a name that is almost a distinctive one, or common names
@@ -171,13 +159,13 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
                 if names and is_of_matrices(
                     record, {short_name: shapes[name] for short_name, name in names.items()}
                 ):
-                    yield Candidate(record, prefix, names)
+                    yield Group(record, prefix, names)
 
 
 def evidence_of(record: Record, index: Index) -> LayerEvidence:
     """Sorts the array names of a layout (a framework's arrangement of weights) by how strongly they hint at a
     recurrent layer; returns the indices of their name patterns in `index`, in the sets of `LayerEvidence`.
-    Names that other layers have too are no evidence, nor are those of one letter unless the array holds
+    Names that other layers have too are no evidence, and names of one letter only if the array holds
     recurrent weights (R) or their bias (d).
     """
     indices = {

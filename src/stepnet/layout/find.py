@@ -49,9 +49,7 @@ class Match:
 
     @property
     def layout(self) -> str:
-        """The name of the only layout (a framework's arrangement of weights) that fits this layer's arrays;
-        raises `LayoutError` if several fit.
-        """
+        """The name of the only layout that fits this layer's arrays; raises `LayoutError` if several fit."""
         if len(self.layouts) > 1:
             arrays = ", ".join(self.names)
             raise LayoutError(
@@ -143,9 +141,7 @@ def preferred(fitting: list[Record], frameworks: Sequence[str]) -> list[Record]:
 
 
 def distinct(fitting: list[Record]) -> tuple[str, ...]:
-    """Returns the names of records (layouts of weights) that fit a layer, without those equal to an earlier
-    record.
-    """
+    """Returns the names of layouts that fit a layer, without those equal to an earlier record."""
     different: list[Record] = []
     for record in fitting:
         if not any(record.same_as(earlier) for earlier in different):
@@ -276,9 +272,7 @@ def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | No
 
 
 def left_out_text(record: Record, prefix: str) -> str:
-    """Returns the message for arrays at `prefix` that fit a record (a layout of weights) that was not
-    searched for.
-    """
+    """Returns the message for arrays at `prefix` that fit a layout that was not searched for."""
     name = re.sub("[./_]$", "", prefix)
     remedy = option("layout of", module=name, layout=record.name)
     return f"what {name!r} has fits it, and was not looked for: say {remedy} if it is a layer"

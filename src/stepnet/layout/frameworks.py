@@ -207,8 +207,8 @@ MERGES = {"concat": "concat", "sum": "sum", "average": "ave", "product": "mul"}
 
 
 def keras_needs() -> tuple[str, ...]:
-    """Returns the modules that must be installed to run Keras: itself and its backend, which is that of
-    KERAS_BACKEND, else of its file of settings, else TensorFlow. An imported Keras has its backend.
+    """Returns the modules that must be installed to run Keras: Keras and its backend, as set by
+    KERAS_BACKEND, else by Keras' file of settings, else TensorFlow. An imported Keras has its backend.
     """
     if "keras" in sys.modules:
         return ("keras",)

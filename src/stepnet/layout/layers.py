@@ -44,7 +44,7 @@ def layers(
         layout: The name of their layout, such as "keras.gru".
         sizes: Sizes that the shapes leave open; see `convert`.
         semantics: The semantics that the layout leaves open, by field of `Semantics`.
-        dtype: The dtype to run in; by default that of the arrays, and float32 for half precision.
+        dtype: The dtype to run in; by default the dtype of the arrays, and float32 for half precision.
         reverse: Whether weights of one direction run from each sequence's last step.
         merge: How the outputs of two directions are merged; see `Bidirectional`.
 
@@ -137,8 +137,9 @@ def named_cell(semantics: Semantics, parameters: Blocks) -> str | None:
 
 
 def cell_parameters(name: str, parameters: Blocks) -> dict[str, Array]:
-    """Converts parameters by gate to those that the named cell takes: the gates of W, R, b and d concatenated
-    along the last axis, the projection P as it is, and the peepholes p stacked in the order i, f, o.
+    """Converts parameters by gate to the parameters of the named cell: the gates of W, R, b and d
+    concatenated along the last axis, the projection P as it is, and the peepholes p stacked in the order i,
+    f, o.
     """
     gates = cells.CELLS[name].gates
     params = {

@@ -82,16 +82,12 @@ class Demand:
 
     @property
     def what(self) -> str:
-        """Text of the weights that a conversion's condition is about, such as "b_f + d_f", for the
-        message.
-        """
+        """Text of the weights in a conversion's condition, such as "b_f + d_f", for the message."""
         return " + ".join(map(str, (self.block, *self.added)))
 
     @property
     def must(self) -> str:
-        """Text of the value that a conversion's condition requires, such as "0" or "-W_f", for the
-        message.
-        """
+        """Text of the value that a conversion's condition requires, such as "0" or "-W_f"."""
         if self.other is not None:
             return f"{'-' if self.must_be == 'negative' else ''}{self.other}"
         return self.must_be if isinstance(self.must_be, str) else f"{self.must_be:g}"
@@ -125,8 +121,8 @@ def differences(
 ) -> Differences:
     """Compares the layouts (arrangements of weights) of a source and a target of a conversion: returns the
     semantics of the target (the options of its equations, such as the place of the reset gate), the moves
-    (formulas) that compute its blocks from those of the source, the conditions that the numbers of the source
-    have to meet, and the reasons that prevent the conversion.
+    (formulas) that compute its blocks from the blocks of the source, the conditions that the numbers of the
+    source have to meet, and the reasons that prevent the conversion.
 
     source_blocks, target_blocks: the blocks (one parameter of one gate each) that the two sides have. stated:
     the semantics that the user states for the target. kind: "weights"; "gradient" of weights, or a moment
@@ -148,7 +144,7 @@ def differences(
 def target_semantics(
     source: Record, source_semantics: Semantics, target: Record, stated: dict[str, Any], kind: str
 ) -> tuple[Semantics, list[str]]:
-    """Returns the semantics (settings of the cell's function) of the target of a conversion, which are the
+    """Returns the semantics (settings of the cell's function) of the target of a conversion, equal to the
     source's as far as the target's layout (arrangement of weights) allows, and the reasons why the target
     cannot express the source's function.
 
@@ -235,10 +231,11 @@ def obstacle(
 
 @dataclass(frozen=True)
 class MovePlanner:
-    """Both sides of a conversion, from which the moves (formulas that compute the target's blocks) follow. A
+    """Planner of the moves of a conversion (formulas that compute the target's blocks) from both sides. A
     block is one parameter of one gate.
 
-    semantics: that of the target. sources, targets: the blocks of each side. target: the target's layout.
+    semantics: the semantics of the target. sources, targets: the blocks of each side. target: the target's
+        layout.
     kind: "weights", "gradient" or "second_moment".
     """
 

@@ -59,7 +59,7 @@ class Spelling:
 class Index:
     """The spellings (patterns for array names) of some records (layouts), both referred to by their indices.
 
-    own, needed: for each record, its spellings, and those of its required arrays.
+    own, needed: for each record, its spellings, and the spellings of its required arrays.
     by_word: the spellings, by the last word of a name.
     by_first: the records, by the first spelling of a required array.
     """

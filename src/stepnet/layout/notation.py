@@ -88,9 +88,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Concatenation:
-    """Notation of an array: terms (parameters with their axes) that are concatenated along an axis, 0,
-    another, or -1 for the last.
-    """
+    """Notation of an array: terms that are concatenated along an axis, 0, another, or -1 for the last."""
 
     terms: tuple[Term, ...]
     axis: int = 0
@@ -103,9 +101,7 @@ class Concatenation:
 
 @dataclass(frozen=True)
 class Loop:
-    """Notation of buffers of weights that repeat for every layer (`over` is "L"), direction ("D") or both
-    ("LD").
-    """
+    """Notation of buffers repeated for layers (`over` is "L"), directions ("D") or both ("LD")."""
 
     over: str
     segments: tuple["Concatenation | Loop", ...]
@@ -200,9 +196,7 @@ class Parser:
         return tuple(segments)
 
     def parse_segment(self) -> Concatenation | Loop:
-        """Parses a loop over layers L, directions D or both, such as "{L D: ...}", or concatenated terms
-        (parameters with their axes).
-        """
+        """Parses a loop over layers L, directions D or both, such as "{L D: ...}", or concatenated terms."""
         if not self.accept("{"):
             return self.stack()
         over = ""

@@ -22,9 +22,8 @@ class Option:
     argument: str
 
     def text(self, **about: str) -> str:
-        """Returns the option, with its value, and the equivalent Python argument, for a message.
-
-        about: texts for the fields in braces of the templates, by the fields' names.
+        """Returns the option, with its value, and the equivalent Python argument, for a message. about: texts
+        for the fields in braces of the templates, by the fields' names.
         """
         value, argument = self.value.format(**about), self.argument.format(**about)
         return f"{self.name}{value and f' {value}'} (Python: {argument})"

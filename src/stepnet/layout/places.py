@@ -21,7 +21,7 @@ from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shap
 
 GATE_ORDER = "rzifgon"
 Array = np.ndarray[Any, np.dtype[Any]]
-KEPT = 8  # cached results: a conversion and those of an optimiser's moments need the same two
+KEPT = 8  # cached results: the conversions of weights and of an optimiser's moments need the same two
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def buffers(
     """Yields (concatenated terms, layer, direction, start index) for every buffer of a vector of weights: an
     array of one layer and direction that is stored in a part of the vector.
 
-    segments: the parsed notation of the vector. layer, direction: those of buffers outside loops over them;
-    None if the buffer itself has the axis. base: the index at which the first buffer starts.
+    segments: the parsed notation of the vector. layer, direction: of buffers outside loops over them; None if
+    the buffer itself has the axis. base: the index at which the first buffer starts.
     """
     for segment in segments:
         if isinstance(segment, Concatenation):
@@ -145,7 +145,7 @@ def stack_regions(
 ) -> Iterator[Region]:
     """Yields the position of every block (one parameter of one gate) in concatenated terms of an array.
 
-    name: the array's name. layer, direction: those of the array; None if the terms have axes for them.
+    name: the array's name. layer, direction: of the array; None if the terms have axes for them.
     """
     offset = 0
     for term in stack.terms:

@@ -47,9 +47,7 @@ class Evidence:
     versions: str = ""
 
     def __str__(self) -> str:
-        """The evidence as one line of text: the source, the versions, and how the layout (arrangement of
-        weights) was verified.
-        """
+        """The evidence as one line of text: the source, the versions, and how the layout was verified."""
         validity = f", holds for {self.versions}" if self.versions else ""
         return (
             f"{self.source}{validity}; {f'verified: {self.run}' if self.run else 'not verified by running'}"
@@ -62,7 +60,7 @@ class Entry:
 
     name, template: the array's name, and the template in the record from which it is built.
     pattern: the parsed notation of the array.
-    layer, direction: None if the array has numbers of all of them.
+    layer, direction: None if the array has the numbers of all layers or directions.
     optional: whether a file may lack the array.
     """
 
@@ -162,9 +160,7 @@ class Record:
 
     @property
     def gates(self) -> str:
-        """The letters of the gates that this layout (a framework's arrangement of weights) stores: without i
-        if the cell computes i as 1 - f.
-        """
+        """The letters of the gates that this layout stores: without i if the cell computes i as 1 - f."""
         return (
             GATES[self.cell].replace("i", "") if self.semantics.get("coupled") is True else GATES[self.cell]
         )
@@ -464,9 +460,7 @@ def placeholders_in(name: str) -> set[str]:
 
 
 def loops(pattern: Concatenation | Flat | Loop) -> set[str]:
-    """Returns the letters, L (layer) and D (direction), over which parts of the notation of an array
-    (`pattern`) are repeated.
-    """
+    """Returns the letters, L (layer) and D (direction), over which parts of `pattern` are repeated."""
     if isinstance(pattern, Concatenation):
         return set()
     over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()

@@ -1,4 +1,4 @@
-"""All records by name, and the list of the files that they are in."""
+"""All records by name, and the list of their files."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -65,7 +65,7 @@ def record(name: str | Record) -> Record:
         name: The name of a layout such as "torch.gru"; a record is returned as it is.
 
     Raises:
-        LayoutError: For any other name, with those that are spelled alike.
+        LayoutError: For any other name, with names that are spelled alike.
 
     >>> record("torch.gru").arrays["weight_ih_l{L}{D}"]
     'W[(g:rzn h) x]'
@@ -78,8 +78,8 @@ def record(name: str | Record) -> Record:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Returns a question for a message about a name that is not known, with those that are spelled alike; ""
-    if there are none.
+    """Returns a question for a message about an unknown name, with known names that are spelled alike; "" if
+    there are none.
 
     >>> meant("rset", ["reset", "update"]), meant("x", records())
     (' (did you mean reset?)', '')

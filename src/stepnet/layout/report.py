@@ -57,7 +57,6 @@ class ConversionStep:
 class ComputedArray:
     """An array of the source that was computed from other arrays of its file.
 
-    name: its name.
     of: the names of the arrays from which it was computed.
     how: the formula.
     rounding: the largest rounding error; None if nothing was rounded.
@@ -75,7 +74,7 @@ class ComputedArray:
 
     @property
     def what(self) -> str:
-        """A sentence on how the array was computed from others, for the report of the conversion."""
+        """A sentence on the computation of the array from others, for the report of the conversion."""
         return f"{self.name}: {self.how}, of {', '.join(self.of)}"
 
     def __str__(self) -> str:
@@ -209,7 +208,7 @@ def steps(roundings: Mapping[Move, float]) -> tuple[ConversionStep, ...]:
     """Groups moves (formulas of the new blocks, one parameter of one gate each) by kind into the steps of a
     report, in the order of `ORDER`.
 
-    roundings: each move's rounding error; that of a step is the largest of its moves.
+    roundings: each move's rounding error. A step has the largest rounding error of its moves.
     """
     ordered = sorted(roundings, key=lambda move: ORDER.index(move.kind))
     return tuple(
@@ -244,9 +243,7 @@ def negation(moves: Iterable[Move]) -> str:
 
 
 def sum_text(move: Move) -> str:
-    """Returns the sum of blocks (gates' parameters) of a move (a formula of a conversion), without layers and
-    directions, for a report.
-    """
+    """Returns the sum of blocks of a move, without layers and directions, for a report."""
     texts = [
         f"{'+' if sign > 0 else '-'} {ParameterBlock(block.parameter, block.gate)}"
         for block, sign in move.terms

@@ -148,17 +148,13 @@ class Semantics:
         check_semantics("semantics", self.cell, self.changed())
 
     def changed(self) -> dict[str, Any]:
-        """Returns the fields of a cell's function that differ from their defaults, by name, without
-        `cell`.
-        """
+        """Returns the fields of a cell's function that differ from their defaults, except `cell`, by name."""
         usual = {field.name: field.default for field in fields(self)}
         fields_ = {name: value for name, value in vars(self).items() if name != "cell"}
         return {name: value for name, value in fields_.items() if not is_among(value, [usual[name]])}
 
     def shown(self) -> dict[str, Any]:
-        """Returns a cell's fields to print: reset and update of a GRU or MGU, and all that are not
-        default.
-        """
+        """Returns a cell's fields to print: reset and update of a GRU or MGU, and those not default."""
         always = ("reset", "update") if self.cell in ("gru", "mgu") else ()
         return {name: getattr(self, name) for name in always} | self.changed()
 

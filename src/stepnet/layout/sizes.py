@@ -66,9 +66,7 @@ class Sizes:
 
     @property
     def output(self) -> int:
-        """The number of outputs of one direction of a layer: of these sizes `projected` if set, else
-        `hidden`.
-        """
+        """The number of outputs of one direction of a layer: `projected` if set, else `hidden`."""
         return self.projected or self.hidden
 
     def inputs_of(self, layer: int) -> int:
@@ -138,7 +136,7 @@ def flat_length(segments: tuple[Concatenation | Loop, ...], sizes: Sizes, layer:
 
 def shape_of(pattern: Pattern, sizes: Sizes, layer: int = 0) -> Shape:
     """Returns the shape of an array of `layer` from its pattern (the parsed notation), to check it or to
-    allocate it. Arrays end to end, without a declared shape, are one vector. sizes: those of the layer.
+    allocate it. Arrays end to end, without a declared shape, are one vector. sizes: the sizes of the layer.
 
     >>> from stepnet.layout.notation import parse
     >>> shape_of(parse("W[(g:rzn h) x]"), Sizes(inputs=2, hidden=3))

@@ -21,7 +21,7 @@ from stepnet.layout.options import option
 from stepnet.layout.record import Record, letters_of
 from stepnet.layout.sizes import LETTERS, Shape, Sizes, shape_of
 
-Unknowns = dict[str, int | None]  # sizes by letter; None for those that are not solved yet
+Unknowns = dict[str, int | None]  # sizes by letter; None if not solved yet
 
 MOST_SHOWN = 5  # solutions in a message
 MOST_LAYERS = 16  # the most layers that are tried if only the length of a vector is known
@@ -88,8 +88,8 @@ def completed_sizes(
 ) -> Sizes:
     """Completes the sizes of a layer: searches the last unknown ones from the length of a vector of all
     weights. Raises `OpenSizesError` if several fit the vector or there are too many to search, and
-    `LayoutError` if none fits or there is no vector. letter_sizes: the sizes solved so far. shapes: those of
-    the arrays, by name.
+    `LayoutError` if none fits or there is no vector. letter_sizes: the sizes solved so far. shapes: the
+    shapes of the arrays, by name.
 
     parsed_names: by the name of each array, its template in the record, its layer and its direction.
     """
@@ -112,7 +112,7 @@ def completed_sizes(
 
 
 def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
-    """Raises `LayoutError` unless arrays of these shapes, by name, are exactly those of a layer of these
+    """Raises `LayoutError` unless arrays of these shapes, by name, are exactly the arrays of a layer of these
     sizes. Optional arrays of one kind, such as biases, must all be there, or none.
     """
     misfit = record.misfit(sizes)

@@ -15,7 +15,7 @@ from stepnet.layout.sizes import Sizes
 def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
     """Returns the reasons, for an error, why a conversion is impossible because one side of it, `source` or
     `target`, has no projection of the outputs; empty if it is possible. A source's projection as wide as
-    hidden may be left out, if it is the identity (checked later). sizes: those of the source.
+    hidden may be left out, if it is the identity (checked later). sizes: the sizes of the source.
     """
     if target.projection and sizes.projected is None:
         return [f"{target.name} has a projection, and {source.name} has none"]

@@ -1,7 +1,7 @@
-"""The check that two sets of weights compute the same: both run, in float64, on the same random sequences.
+"""Check that two sets of weights compute the same: both run, in float64, on the same random sequences.
 
 Each side is read by its own record and run by its own equations. So the check is independent of the code that
-converted the weights. If the framework itself is installed, its outputs are compared with those of its
+converted the weights. If the framework itself is installed, its outputs are compared with the outputs by its
 record.
 """
 
@@ -84,7 +84,7 @@ NOT_FINITE = "outputs are NaN or infinite, which each framework propagates diffe
 
 @dataclass(frozen=True)
 class FrameworkResult:
-    """Comparison of the outputs that a framework itself computes from weights with those that stepnet
+    """Comparison of the outputs that a framework itself computes from weights with the outputs that stepnet
     computes.
 
     layout: the layout of the weights.
@@ -168,9 +168,7 @@ class Verdict:
 
 
 def excess(agrees: bool, allowed: float | None) -> str:
-    """Returns the text that follows a difference of outputs: "" if they agree, else the difference that
-    rounding explains, `allowed`.
-    """
+    """Returns the text after a difference of outputs: "" if they agree, else the `allowed` difference."""
     return "" if agrees else f", where {allowed:.3g} is rounding"
 
 
@@ -235,9 +233,7 @@ def unverified(outputs: Array) -> str:
 
 
 def not_finite(count: int, total: int) -> str:
-    """Returns the message that `count` of `total` outputs are NaN or infinite on both sides of a comparison;
-    "" for none.
-    """
+    """Returns the message that `count` of `total` outputs are NaN or infinite on both sides; or ""."""
     return f"{count} of {total} outputs are NaN or infinite on both sides" if count else ""
 
 
@@ -303,9 +299,7 @@ def inputs(layer: Layer) -> int:
 
 
 def random_sequences(width: int, seed: int) -> Ragged:
-    """Returns random sequences of `width` features for a comparison, of lengths `LENGTHS`; float32 holds
-    their numbers exactly.
-    """
+    """Returns random sequences of `width` features, of lengths `LENGTHS`, exact in float32."""
     random = np.random.default_rng(seed)
     return Ragged.from_list([exactly(random.normal(size=(length, width))) for length in LENGTHS])
 

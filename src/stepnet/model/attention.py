@@ -2,7 +2,7 @@
 
     q, k [heads, size]  --scores-->  products at pairs [heads]  --exp, mix with v-->  [heads, size]
 
-Products of features are made where two steps meet, and nothing else of a pair is stored but its weights.
+A pair of steps stores one number per head, its weight, and no features.
 """
 
 from math import isfinite, sqrt
@@ -79,9 +79,7 @@ def attention(
 
 
 def check_sequences(builder: Any, sequences: dict[str, Any]) -> None:
-    """Raises `StepError` unless all operands of an attention, by the names of the arguments, are sequences of
-    one model.
-    """
+    """Raises `StepError` unless all operands, by argument names, are sequences of one model."""
     for name, x in sequences.items():
         if not isinstance(x, Traced) or x.builder is not builder or len(x.type.extent) != len(STEPS):
             what = kind_of(x) if isinstance(x, Traced) and x.builder is builder else short_repr(x)

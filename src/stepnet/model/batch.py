@@ -87,18 +87,14 @@ class Batch:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a trace for these inputs: their structure, dtypes, features, levels of nested
-        sequences and axes of steps.
-        """
+        """The cache key of a trace for these inputs: structure, dtypes, features, levels, axes of steps."""
         single = isinstance(self.structure, Ragged | np.ndarray)
         kinds = ((a.dtype, a.shape[1:], n) for a, n in zip(self.arrays, self.levels, strict=True))
         return "array" if single else skeleton(self.structure), *kinds, *(self.axes or ())
 
     @property
     def specs(self) -> Any:
-        """The `Spec`s (features, dtype, levels of sequences inside a step) of the inputs in a step, in the
-        inputs' structure.
-        """
+        """The `Spec`s (features, dtype, levels inside a step) of the inputs, in their structure."""
         axes = self.axes or [""] * len(self.arrays)
         each = zip(self.arrays, self.levels, axes, strict=True)
         specs = [Spec(a.shape[1:], a.dtype, levels - 1, own_name(axis)) for a, levels, axis in each]
@@ -118,8 +114,8 @@ class Batch:
         sequences: a Ragged, a padded array, or a structure of either kind.
         lengths: the lengths of padded sequences, or None.
         time_major: whether arrays are [time, batch, features...]; they are read in place.
-        own: None if all inputs have the same lengths; else the names of the axes of those that are declared
-            to have steps of their own, by the name of the input. Others may have other lengths too.
+        own: None if all inputs have the same lengths; else the axes of inputs that are declared to have steps
+            of their own, by the name of the input. Others may have other lengths too.
         argument: the name of the step's argument for the sequences, for messages; "" for none.
         """
         named = list(titled_leaves(sequences, argument))
@@ -186,8 +182,8 @@ class Batch:
     ) -> "Batch":
         """Makes the batch of padded arrays, which are read in place; `lengths` excludes the padding.
 
-        Raises `InputError` unless all have the same first two sizes, but for those that may have steps of
-        their own.
+        Raises `InputError` unless all have the same first two sizes; inputs with steps of their own need only
+        the same number of sequences.
 
         named: the arrays with their names in `structure`. time_major: whether they are [time, batch,
         features...]. own: the declared names of the axes of inputs with steps of their own, by input; None if
@@ -224,12 +220,12 @@ class Batch:
         time_major: bool,
         own: Mapping[str, str],
     ) -> "Batch":
-        """Makes the batch of arrays of which some have steps of their own; these are without padding. Raises
+        """Makes the batch of arrays without padding, some of which have steps of their own. Raises
         `InputError` for other numbers of sequences, and for `lengths`.
 
-        named: the arrays with their names in `structure`, and `arrays` the same ones, checked. lengths: None,
-        as one number per sequence would not say of which input. time_major: whether arrays are [time, batch,
-        features...]. own: the declared names of the axes of inputs with steps of their own, by input.
+        named: the arrays with their names in `structure`, and `arrays` the same ones, checked. lengths: must
+        be None, as it could not say which input its numbers belong to. time_major: whether arrays are [time,
+        batch, features...]. own: the declared names of the axes of inputs with steps of their own, by input.
         """
         if lengths is not None:
             raise InputError(
@@ -257,8 +253,8 @@ class Batch:
         return replace(whole, padded=made.positions) if time_major else whole
 
     def offsets_along(self, axis: str) -> Array:
-        """Returns the offsets of the sequences along an axis of steps, end to end: that of the inputs, one
-        derived from it (as after a stride), or that of an input with steps of its own.
+        """Returns the offsets of the sequences along an axis of steps: the axis of the inputs, an axis
+        derived from it (as after a stride), or the axis of an input with steps of its own.
         """
         return derived_offsets(axis, self.positions.offsets, self.positions.beside)
 
@@ -331,9 +327,8 @@ class Batch:
         return flat if padded is None else np.ascontiguousarray(flat[padded.all_step_indices])
 
     def output_positions(self, axis: str) -> Positions:
-        """Returns where the steps of the sequences lie in an output, as the caller gets it.
-
-        axis: the axis of the output's steps, which may be derived from that of the inputs, as after a stride.
+        """Returns where the steps of the sequences lie in an output, as the caller gets it. axis: the axis of
+        the output's steps, which may be derived from that of the inputs, as after a stride.
         """
         padded = None if isinstance(self.like, Ragged) else self.padded_like(axis)[1]
         if padded is not None or not is_derived((axis,)):
@@ -435,11 +430,11 @@ class Statics:
 def axes_of(
     named: Sequence[tuple[str, Array]], offsets: Array, own: Mapping[str, str] | None
 ) -> tuple[list[str] | None, dict[str, Array]]:
-    """Finds the axis of the steps of each input: "" for that of the model's steps, else a name. Returns the
+    """Finds the axis of each input's steps: "" for the axis of the model's steps, else a name. Returns the
     axes, and the offsets of the named ones by name; (None, {}) if all inputs have the steps of the model.
 
-    named: the offsets of each input with its name. offsets: of the model's steps. own: the declared
-    names of the axes of inputs with steps of their own, by input; None if all have the same lengths.
+    named: the offsets of each input with its name. offsets: the offsets of the model's steps. own: the
+    declared names of the axes of inputs with steps of their own, by input; None if all have the same lengths.
     """
     differ = (level is not offsets and not np.array_equal(level, offsets) for _, level in named)
     if own is None or not (own or any(differ)):
@@ -587,9 +582,7 @@ def initial_arrays(initial: Any, memory: Any, count: int, argument: str = "memor
 
 
 def is_lengths(initial: Any) -> bool:
-    """Returns whether the argument `initial` looks like the lengths of sequences: whole numbers in a list or
-    in an array of one axis.
-    """
+    """Tells whether the argument `initial` looks like lengths: whole numbers along one axis."""
     if isinstance(initial, list | tuple):
         entries = cast("Sequence[Any]", initial)
         return len(entries) > 0 and all(map(is_integer, entries))
@@ -597,7 +590,7 @@ def is_lengths(initial: Any) -> bool:
 
 
 def is_zeros(initial: Any) -> bool:
-    """Returns whether the argument `initial` is the text "zeros", which stands for memories of zeros."""
+    """Tells whether the argument `initial` is the text "zeros", for memories of zeros."""
     return isinstance(initial, str) and initial == ZEROS
 
 
@@ -663,8 +656,8 @@ def check_inputs(
 
 
 def steps_of_lists(given: Spec, expected: Spec) -> str:
-    """Returns how sequences of sequences are made sequences of steps of the features that a model takes, for
-    a message. given, expected: the `Spec`s of the input and of the model.
+    """Returns the advice of a message: how the user turns nested sequences into plain ones, with the features
+    that the model takes. given, expected: the `Spec`s of the input and of the model.
     """
     numbers = f"pyarrow.{given.dtype}(), {expected.shape[0]}"
     return (
@@ -674,9 +667,8 @@ def steps_of_lists(given: Spec, expected: Spec) -> str:
 
 
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """Returns the `Spec`s of inputs; those without a dtype get the floating dtype of the parameters.
-
-    params: the arrays of the parameters.
+    """Returns the `Spec`s of inputs; those without a dtype get the floating dtype of the parameters. params:
+    the arrays of the parameters.
     """
     default = promoted_float(array.dtype for array in params)
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), inputs)

@@ -69,9 +69,7 @@ class Block(Builder):
 
     def declared(self, name: str, spec: Spec) -> Traced:
         """Adds an input to the net of the block (the `with` in which the user writes a step); returns its
-        value.
-
-        name: its name. spec: its features, its dtype, and the levels of sequences inside each step.
+        value. name: its name. spec: its features, its dtype, and the levels of sequences inside each step.
         """
         return Traced(
             self, self.input(Type(extent_of(1 + spec.levels), spec.shape, str(spec.dtype)).computed, name)
@@ -162,9 +160,8 @@ class Block(Builder):
             raise refuse("this rnn has its block already; write another on another sn.create_rnn_op()")
 
     def check_open(self, what: str) -> None:
-        """Raises `StepError` outside the `with` block.
-
-        what: the name of the call that belongs inside, for the message.
+        """Raises `StepError` outside the `with` block. what: the name of the call that belongs inside, for
+        the message.
         """
         if not self.begun:
             raise refuse(f"{what} before the block has begun; write it in `with rnn.stepnet():`")
@@ -308,7 +305,4 @@ class Replay:
         results = [Traced(builder, place[number]) for number in net.results]
         outputs, after = results[:output_num], results[output_num : output_num + len(memory)]
         name_values(dict(zip(self.names, results[output_num + len(memory) :], strict=True)))
-        return (
-            outputs[0] if output_num == 1 else tuple(outputs),
-            dict(zip(memory, after, strict=True)),
-        )
+        return (outputs[0] if output_num == 1 else tuple(outputs), dict(zip(memory, after, strict=True)))

@@ -44,7 +44,6 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.trace.lines import user_frame
@@ -321,7 +320,10 @@ class RNNOp:
         initial = {name: memory.before_all(self._count) for name, memory in self._memories.items()}
         given = [self._inputs, initial, self._block.statics]
         if around is not None:
-            given = [{name: in_net(around, value) for name, value in values.items()} for values in given]
+            given = [
+                {name: Traced(around, lifted(around, value, ())) for name, value in values.items()}
+                for values in given
+            ]
         inputs, initial, statics = given
         outputs, _ = recurrence(inputs, initial, statics or None, last_only=not every, engine=engine)
         return outputs
@@ -329,14 +331,6 @@ class RNNOp:
     def __array__(self, *_: Any, **__: Any) -> Any:
         """Raises `StepError`, so that NumPy does not take the recurrence for an array."""
         raise refuse("an rnn is no value; call it for its outputs: rnn()")
-
-
-def in_net(builder: Builder, value: Any) -> Traced:
-    """Returns a value in the net of `builder`, to use it there.
-
-    value: an array, or a value of this net or an enclosing one.
-    """
-    return Traced(builder, lifted(builder, value, ()))
 
 
 def check_sequences(X: Any) -> None:
@@ -377,9 +371,8 @@ def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
 
 
 def check_rows(what: str, array: Any, count: int) -> None:
-    """Raises `InputError` unless an array has exactly `count` entries; None passes.
-
-    what: the name of the array in the message.
+    """Raises `InputError` unless an array has exactly `count` entries; None passes. what: the name of the
+    array in the message.
     """
     if array is not None and (array.ndim < 1 or len(array) != count):
         raise InputError(

@@ -35,8 +35,8 @@ class Combination(Combined):
         """Runs a call that was not prepared, of all layers or directions as one net where their sequences
         have one length.
 
-        `initial`, `statics` and the final memories have one entry per part: those of a `Stack` are tuples
-        with one entry per layer, those of a `Bidirectional` are {"forward": ..., "backward": ...}.
+        `initial`, `statics` and the final memories have one entry per part: tuples by layer for a `Stack`,
+        {"forward": ..., "backward": ...} for a `Bidirectional`.
         """
         if is_traced(call.sequences):
             return self.part_by_part(call)
@@ -77,7 +77,7 @@ class Combination(Combined):
     ) -> Any:
         """Runs all parts and returns the value of every named variable at every step, for debugging.
 
-        The arguments and errors are those of `RNN.trace_steps`.
+        It has the arguments and errors of `RNN.trace_steps`.
 
         Returns:
             One entry per part, each as `RNN.trace_steps` returns it: a tuple for a `Stack`, {"forward": ...,
@@ -114,9 +114,7 @@ class Combination(Combined):
         return blank_program(self.programs)
 
     def follow_calls(self) -> None:
-        """Sets the latest program of each recurrence to the one that ran in the latest call of the layers, as
-        `explain` shows it.
-        """
+        """Notes, for `explain`, which program of each recurrence ran in the latest call of the layers."""
         if (latest := self.programs.latest) is not None:
             for rnn, program in zip(recurrences_of(self), latest.of_parts, strict=True):
                 rnn.programs.latest = program

@@ -128,9 +128,7 @@ class Bidirectional(Combination):
 
     def ends_with(self, place: int) -> bool:
         """Returns True: a call for last outputs needs only the last outputs of each direction (of a `Stack`,
-        only the top layer's).
-
-        place: the position of the direction, which has no effect.
+        only the top layer's). place: the position of the direction, which has no effect.
         """
         return True
 
@@ -164,7 +162,7 @@ class Stack(Combination):
         report: The choices of `stepnet.quantize`, and the errors on its samples; None where it made none.
 
     Raises:
-        InputError: For no layers, and for what is no layer.
+        InputError: For no layers, and for an object that is no layer.
 
     >>> import numpy as np
     >>> from stepnet import cells
@@ -275,9 +273,8 @@ class Stack(Combination):
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Returns whether the layer at a position is the top one, whose last output a call may return.
-
-        place: the position of the layer.
+        """Returns whether the layer at a position is the top one, whose last output a call may return. place:
+        the position of the layer.
         """
         return place == len(self.layers) - 1
 

@@ -225,9 +225,7 @@ def counting(step: Step, done: int) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
-        """Runs the user's step, and adds 1 to the count "taken" in the memory, in the rows that had not ended
-        before it.
-        """
+        """Runs the user's step, and adds 1 to the memory "taken" in rows that had not ended before it."""
         goes_on = ~leaves(memory["memory"])[done]
         output, after = step(x, memory["memory"], params, **extras)
         return output, {"memory": after, "taken": memory["taken"] + goes_on.astype(np.int64)}
@@ -339,7 +337,11 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     ended: the position of the memory "done" of `ending`; the memory "taken" of `counting` is the last one.
     """
     if run.ends_early:
-        early = EarlyEnds(ended, beyond=not reads_tables(net), counted=len(call.initial) - 1)
+        early = EarlyEnds(
+            ended,
+            beyond=not any(node.operation == "gather" for node in all_nodes(net)),
+            counted=len(call.initial) - 1,
+        )
         results = run(replace(call, until=early))
         return results.final[-1], results
     recur = next(node.recur for node in net.nodes if node.operation == "recur")
@@ -364,14 +366,6 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
         left = ~results.final[ended] & (taken[rows] < most[rows])
         memories, rows = [memory[left] for memory in results.final], rows[left]
     return taken, Results(joined_outputs(pieces, taken, call.last_only, reverse), final)
-
-
-def reads_tables(net: Net) -> bool:
-    """Returns whether a net indexes a parameter by values of a step.
-
-    Such a net must not run steps beyond the end of a sequence, as indices may be out of bounds there.
-    """
-    return any(node.operation == "gather" for node in all_nodes(net))
 
 
 def call_of_next_steps(

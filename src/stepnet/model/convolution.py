@@ -3,7 +3,7 @@
     windows of x [size, in]  --as one vector @ weight as a matrix-->  outputs [out]      conv1d
     x [in]  --@ weight as a matrix-->  [size, out]  --overlap-->  outputs [out]          conv_transpose1d
 
-So their gradients, of any order, are those of windows and of products.
+So gradients of any order follow from the gradients of windows and of matrix products.
 """
 
 from collections.abc import Collection
@@ -176,12 +176,10 @@ def max_pool1d(
 
 
 def windowed_max(x: Traced, window: Window) -> Traced:
-    """Returns the largest of the values of each window (some neighbouring steps) of x; steps outside of a
-    sequence do not count.
-    """
+    """Returns the largest of the values of each window of x; steps outside of a sequence do not count."""
     values = windows_of(x, window)
     if has_zeros(window):
-        values = np.where(inside(x, window), values, np.asarray(lowest(x.type.dtype), x.type.dtype))
+        values = np.where(step_mask(x, window), values, np.asarray(lowest(x.type.dtype), x.type.dtype))
     return apply("max", values, axes=(-1 - len(x.type.shape),))
 
 
@@ -231,7 +229,7 @@ def windowed_mean(x: Traced, window: Window, counts_zeros: bool) -> Traced:
     total = apply("sum", windows_of(x, window), axes=axes)
     if counts_zeros or not has_zeros(window):
         return total / window.size
-    return total / apply("sum", inside(x, window).astype(x.type.dtype), axes=axes)
+    return total / apply("sum", step_mask(x, window).astype(x.type.dtype), axes=axes)
 
 
 def pad_steps(x: Any, padding: Any, *, mode: str = "reflect") -> Traced:
@@ -299,16 +297,12 @@ def model_of(x: Any, name: str) -> Any:
 
 
 def positive(value: Any, name: str) -> int:
-    """Returns an argument that is a positive whole number; raises `StepError` for any other. name: that of
-    the argument.
-    """
+    """Returns an argument that is a positive whole number; else raises `StepError`. name: the argument's."""
     return whole(value, name, 1)
 
 
 def whole(value: Any, name: str, least: int = 0) -> int:
-    """Returns an argument that is a whole number from `least` on; raises `StepError` for any other. name:
-    that of the argument.
-    """
+    """Returns an argument that is a whole number from `least` on, or raises `StepError`. name: its name."""
     try:
         return checked_integer(value, f"{name} is a whole number from {least} to {LARGEST}", least, LARGEST)
     except InputError as error:
@@ -369,9 +363,9 @@ def window_of(size: int, stride: int, dilation: int, padding: Any, names: Collec
     """Returns the `Window`, which says which steps a convolution or a pooling reads for each result; raises
     `StepError` for another padding.
 
-    size, stride, dilation: the number of steps that a result reads, the distance from the first one of a
-    result to that of the next, and that of the steps which a result reads. names: the names of `PADDINGS`
-    that are possible besides numbers.
+    size: the number of steps that a result reads. stride: the steps from the start of one window to the start
+    of the next. dilation: the distance between the steps of one window. names: the names of `PADDINGS` that
+    are possible besides numbers.
     """
     if is_one_of(padding, names) and padding == "same" and stride > 1:
         return Window(size, dilation, 0, stride, same="upper")
@@ -381,9 +375,7 @@ def window_of(size: int, stride: int, dilation: int, padding: Any, names: Collec
 
 
 def has_zeros(window: Window) -> bool:
-    """Tells whether some windows (the steps that a convolution or a pooling reads) may reach beyond their
-    sequence.
-    """
+    """Tells whether some windows of a convolution or a pooling may reach beyond their sequence."""
     return bool(window.same or window.before or window.lost < window.reach)
 
 
@@ -391,9 +383,7 @@ def has_zeros(window: Window) -> bool:
 
 
 def with_lengths(x: Traced, lengths: Lengths) -> str:
-    """Returns the axis of steps with lengths that follow from those of x; raises `StepError` if there is
-    none.
-    """
+    """Returns the axis whose lengths follow from x's by `lengths`; raises `StepError` if none does."""
     try:
         return derived_axis(x.type.extent[-1], lengths)
     except NetError as error:
@@ -405,8 +395,8 @@ def windows_of(x: Traced, window: Window) -> Traced:
     return apply("windows", x, **window.attributes)
 
 
-def inside(x: Traced, window: Window) -> Traced:
-    """Returns which entries of the windows of x are steps of its sequence, [size, 1...] at each window."""
+def step_mask(x: Traced, window: Window) -> Traced:
+    """Returns a mask [size, 1...] for each window of x: true for steps of the sequence, false for padding."""
     ones = Traced(x.builder, x.builder.constant(np.ones((1,) * len(x.type.shape), bool)))
     return apply("windows", apply("expand", ones, extent=x.type.extent), **window.attributes)
 

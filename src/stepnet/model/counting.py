@@ -11,9 +11,8 @@ from stepnet.model.recurrence import RNN
 
 
 def length_of(x: Traced) -> Any:
-    """Returns the number of steps of each sequence, int64, as a value of the model that is being traced.
-
-    x: any value of the model; one per step counts its own steps.
+    """Returns the number of steps of each sequence, int64, as a value of the model that is being traced. x:
+    any value of the model; one per step counts its own steps.
     """
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     extent = STEPS if len(x.type.extent) < len(STEPS) else x.type.extent
@@ -21,9 +20,8 @@ def length_of(x: Traced) -> Any:
 
 
 def at_axis(x: Traced, axis: str) -> Traced:
-    """Returns a value of the model that has one entry per step along an axis of steps, to count these.
-
-    x: any value of the model, which is returned if it has. axis: such as "steps".
+    """Returns a value of the model that has one entry per step along an axis of steps, to count these. x: any
+    value of the model, which is returned if it has. axis: such as "steps".
     """
     if x.type.extent == (*ROWS, axis):
         return x

@@ -147,9 +147,7 @@ class Declared(Model):
         return None if (latest := self.programs.latest) is None else latest.traced.inputs
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the order of the declared inputs, so that their leaves
-        correspond.
-        """
+        """Returns inputs with dicts in the declared order, so that their leaves correspond."""
         return arranged_as(inputs, self.inputs)
 
     def read(
@@ -164,8 +162,8 @@ class Declared(Model):
         """Checks the arguments of a call; returns their arrays, with the program for these dtypes and
         features. Raises `InputError` if wrong.
 
-        The arguments are those of `Model.__call__`. A step under a mask, or with a condition `until` that
-        ends sequences early, has further memories, which start from zeros.
+        It takes the arguments of `Model.__call__`. A step under a mask, or with a condition `until` that ends
+        sequences early, has further memories, which start from zeros.
         """
         mask, masked = control.get("mask"), control.get("masked", "repeat")
         check_masked(masked)

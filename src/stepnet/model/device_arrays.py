@@ -68,7 +68,9 @@ def called_on_device(
     engine = engine_for(leaves(call.sequences), call.engine)
     names = "an input", "an initial memory", "a static"
     sequences, initial, statics = (
-        None if value is None else transform(lambda leaf, name=name: taken(engine, leaf, name), value)
+        None
+        if value is None
+        else transform(lambda leaf, name=name: array_on_device(engine, leaf, name), value)
         for name, value in zip(names, (call.sequences, call.initial, call.statics), strict=True)
     )
     call = call._replace(sequences=sequences, initial=initial, statics=statics, engine="auto")
@@ -117,7 +119,7 @@ def checked_on_device(
     return rebuild(program.output, made), program.final(final)
 
 
-def taken(engine: AddressEngine, value: Any, name: str) -> Any:
+def array_on_device(engine: AddressEngine, value: Any, name: str) -> Any:
     """Returns an array on the engine's device where it lies. Raises `InputError` for one that is elsewhere,
     or a Ragged. name: what the value is, for the message.
     """

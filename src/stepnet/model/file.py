@@ -165,7 +165,7 @@ def notes_on_nan(graph: Graph) -> tuple[str, ...]:
 
 
 def may_fix_steps(file: Path) -> bool:
-    """Tells whether a file is of a kind that may fix the number of steps."""
+    """Tells whether files of this kind may fix the number of steps."""
     return file.suffix.lower() in FIXING or is_paddle_program(file)
 
 
@@ -275,8 +275,8 @@ def only_recurrent(file: Path, choice: LayoutChoice, any_steps: bool = False) ->
 
 
 def graph_around(file: Path, has_others: bool, any_steps: bool = False) -> Graph | None:
-    """Reads the graph of a file of layers; None if there is none. A file that a graph refuses, and that has
-    only recurrent layers, has none: its layers are read, or refused with what they do beyond a stack.
+    """Reads the graph of a file of layers; None if there is none. A file of recurrent layers alone that a
+    graph refuses has none: its layers are read, or refused with the reason why they are no plain stack.
 
     has_others: whether the file has other layers than recurrent ones. any_steps: whether no number in it
     depends on the number of steps.
@@ -344,24 +344,20 @@ def check_whole(model: FileContents) -> None:
 
 
 def without_rows(model: FileContents, around: Sequence[str]) -> list[str]:
-    """Returns those of the layers `around` of a file that stepnet does not run (`Format.unsupported`)."""
+    """Returns the layers among `around` that stepnet cannot run (`Format.unsupported`)."""
     return kind(Path(model.path)).unsupported(Path(model.path), around)
 
 
 def layers_around(model: FileContents) -> list[str]:
-    """Returns the names of the layers of a file that are not recurrent, without those that return their input
-    unchanged, such as Dropout.
-
-    model: the contents of the file.
+    """Returns the names of the layers of a file that are not recurrent, except layers that return their input
+    unchanged, such as Dropout. model: the contents of the file.
     """
     return [name for name in model.layers if name not in model.neutral]
 
 
 def check_alone(model: FileContents, modules: Sequence[Module]) -> None:
     """Raises `LayoutError` if the file uses its recurrent layers in a way that a plain stack of them does not
-    have, such as several inputs.
-
-    model: the contents of the file. modules: the recurrent layers of the file.
+    have, such as several inputs. model: the contents of the file. modules: the recurrent layers of the file.
     """
     if facts := beyond_a_stack(model, modules):
         raise LayoutError(f"{'; '.join(facts)}: say {option('recurrent only')} for the layers without that")
@@ -402,9 +398,8 @@ def unexpressed(module: Module) -> list[str]:
 
 
 def layer_of(modules: Sequence[Module]) -> Layer:
-    """Makes the layers of a model from a file's recurrent modules, each of which feeds the next one.
-
-    Raises `LayoutError` if it is unknown how two directions merge.
+    """Makes the layers of a model from a file's recurrent modules, each of which feeds the next one. Raises
+    `LayoutError` if it is unknown how two directions merge.
     """
     check_merges(modules)
     layers = [weights(module).layers() for module in modules]

@@ -47,8 +47,8 @@ def formed_call(
     """Returns what the cache of prepared calls needs of the arguments of a call; None if no code is prepared
     for such calls, or if the arguments are to be checked.
 
-    Prepared are calls on one C-contiguous array, with lengths or without, and on one Ragged without nested
-    sequences, of few sequences.
+    Calls are prepared on one C-contiguous array, with lengths or without, and on one Ragged of few sequences
+    without nested ones.
     """
     if type(last_only) is not bool or type(time_major) is not bool:
         return None
@@ -78,10 +78,11 @@ def formed_call(
 def formed_on_device(
     array: Any, lengths: Any, last_only: bool, engine: str, time_major: bool
 ) -> FormedCall | None:
-    """Returns what the cache of prepared calls needs of a call on an array of a device, which an engine reads
-    where it lies; None if the arguments are to be checked. Its calls are prepared for their lengths alone.
+    """Returns the cache entry of a call on an array that lies on a device and is read there; None if the
+    arguments must be checked first. Such calls are prepared for their lengths alone.
 
-    engine: the name of that engine, which no call on arrays of the host has in its key with such a dtype.
+    engine: the name of the engine that reads the array. No call on arrays of the host has this name and such
+    a dtype in its key.
     """
     if type(last_only) is not bool or type(time_major) is not bool or not hasattr(array, "shape"):
         return None

@@ -46,8 +46,8 @@ def in_halves(params: Any, dtype: str) -> Any:
 
 
 def stored_dtypes(net: Net) -> list[str]:
-    """Lists the dtypes of 16 bits in which devices store matrices and tables of a model: those that its
-    parameters have, and that of a precision of its recurrences.
+    """Lists the 16-bit dtypes in which devices store matrices and tables of a model: the dtypes of its
+    parameters, and the dtypes that the precisions of its recurrences set.
     """
     marks = [node.recur.precision for node in net.nodes if node.operation == "recur"]
     found = {"bfloat16" if mark.dtype == "stored" else mark.dtype for mark in marks if mark is not None}

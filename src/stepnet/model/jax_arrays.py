@@ -1,10 +1,10 @@
 """JAX arrays in calls of models: they enter as NumPy arrays of the same memory, and results leave as JAX's.
-Those on a GPU, and such of other libraries, are for `device_arrays.py`.
+`device_arrays.py` handles arrays on a GPU, and arrays of other libraries.
 
     rnn(x)      x --view--> rnn(array) --DLPack--> outputs, final
 
-Results of a call share no memory with its arguments or one another. JAX takes memory as it is where it begins
-at a multiple of 64 bytes, as that of large results does, and copies it otherwise.
+Results of a call share no memory with its arguments or one another. JAX takes memory without a copy if it
+begins at a multiple of 64 bytes, as large results do, and copies it otherwise.
 """
 
 import sys
@@ -40,9 +40,8 @@ def is_on_device(value: Any) -> bool:
 
 
 def called_on_arrays(call: Callable[[Any], Any], sequences: Any) -> Any:
-    """Calls a model on NumPy arrays in place of JAX's; returns its results as arrays of JAX.
-
-    call: the model, as a function of its inputs. sequences: the inputs, in their structure.
+    """Calls a model on NumPy arrays in place of JAX's; returns its results as arrays of JAX. call: the model,
+    as a function of its inputs. sequences: the inputs, in their structure.
     """
     arrays = transform(lambda leaf: with_values(leaf, array_of(values_of(leaf), "an input")), sequences)
     return transform(lambda leaf: with_values(leaf, jax_array(values_of(leaf))), call(arrays))

@@ -54,7 +54,6 @@ class Combined(Model):
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
         """Splits an argument into one entry per part (layer or direction); raises `InputError` if it cannot.
-
         what: the name of the argument in messages.
         """
 
@@ -68,14 +67,14 @@ class Combined(Model):
 
     @abstractmethod
     def ends_with(self, place: int) -> bool:
-        """Returns whether a call for last outputs needs only those of the layer or direction at `place`."""
+        """Tells whether a call for last outputs needs only the last output of the part at `place`."""
 
     @abstractmethod
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
         """Returns the output of these layers or directions together: the top layer's, or both merged.
 
         outputs: the outputs of each layer or direction, in order.
-        last_only: whether the outputs are those of the last step alone.
+        last_only: whether the outputs have the last step alone.
         """
 
     @abstractmethod
@@ -103,16 +102,13 @@ class Combined(Model):
 
     @property
     def gradient_refusal(self) -> str | None:
-        """The reason why layers have no gradient together if one of them may end its sequences early, by
-        `until`; None for others.
-        """
+        """The reason why layers with `until` have no gradient together; None for others."""
         early = "layers with until= have no gradient together: take vjp of each, one by one"
         return early if self.ends_early else None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Splits an argument of a call into one entry per recurrence, in the structure of `params`.
-
-        what: the name of the argument in messages.
+        """Splits an argument of a call into one entry per recurrence, in the structure of `params`. what: the
+        name of the argument in messages.
         """
         parts = zip(self.layers, self.by_part(value, what), strict=True)
         return self.joined([part.by_recurrence(own, what) for part, own in parts])
@@ -123,8 +119,8 @@ Kind = TypeVar("Kind", bound=Layer)
 
 
 def recurrences_of(layer: "RNN | Combined") -> Iterator[RNN]:
-    """Yields every recurrence of a layer, that is the layer itself or those of a stack or of two directions,
-    at any depth, in the order they run.
+    """Yields every recurrence of a layer in the order they run: the layer itself, or at any depth the parts
+    of a stack or of two directions.
     """
     if isinstance(layer, RNN):
         yield layer
@@ -139,7 +135,6 @@ class LayerArguments:
 
     names: the names of the layers and directions that it is in, outermost first, for messages.
     initial: its initial memory, which is not checked yet.
-    statics: its statics.
     """
 
     rnn: RNN
@@ -172,7 +167,6 @@ def leaves_of(
 class BuiltRecurrence:
     """A recurrence that was added to the net of its layers, with its inputs and results there.
 
-    program: its program.
     memory, last: the `Spec`s (features, dtypes) of its memory, as carried and as a call returns it.
     memories, statics, params: the numbers of its inputs in the net.
     final: the numbers of its final memories.
@@ -210,9 +204,7 @@ class LayersProgram(Program):
         self.steps = dict[Order, StepProgram | None]()
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy of the program with other parameters of the same shapes and dtypes; it shares
-        machine code.
-        """
+        """Returns a copy with other parameters of the same shapes and dtypes; it shares machine code."""
         made = super().with_params(params)
         made.steps = {}
         return made
@@ -246,7 +238,7 @@ class LayerPrograms(Programs[LayersProgram], Generic[Kind]):
         """Checks the arguments of a call of the layers (a stack or two directions); returns a `Reading`: the
         arrays, with the program for their dtypes and features. Raises `InputError` for wrong arguments.
 
-        The arguments are those of `Model.__call__`, but `initial` and `statics` have an entry per part (layer
+        It takes the arguments of `Model.__call__`, but `initial` and `statics` have an entry per part (layer
         or direction); errors name the part.
         """
         check_masked(masked)
@@ -360,7 +352,7 @@ class Wiring:
     def recurrence(self, part: LayerArguments, x: Any, last_only: bool) -> tuple[Any, Any]:
         """Adds one recurrence to the net that is built; returns its outputs and the structure of its memory.
 
-        Memories that a mask adds to those of the step begin with zeros, and are no inputs of the net.
+        Memories that a mask adds begin with zeros, and are no inputs of the net.
 
         part: the recurrence, with its statics (values that each sequence has once).
         x: the values of the net that it reads.

@@ -145,7 +145,7 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
     `InputError` for an invalid seed.
 
     seed: the seed of all numbers.
-    identities, steps: the identity of the sequence and the number of the step of each pair.
+    identities, steps: for each pair, the identity of the sequence and the number of the step.
     shape: the features of the numbers of one pair.
     """
     seed = checked_integer(seed, SEED, 0, MOST_SEED)
@@ -163,10 +163,10 @@ def numbers_at(seed: int, identities: Array, steps: Array, shape: tuple[int, ...
 
 
 def number_in_step(seed: Traced, identity: Traced, step: Traced) -> Traced:
-    """Returns the random number of each row in a traced step, the same to the bit as that of `numbers_at`.
+    """Returns the random number of each row in a traced step, bitwise equal to the number of `numbers_at`.
 
-    seed, identity, step: the seed, the identity of the sequence and the number of its step, of each row, as
-        int64. A number of 2**63 or more is the int64 with the same bits.
+    seed, identity, step: for each row the seed, the identity of its sequence and the number of its step, as
+    int64. A number of 2**63 or more is the int64 with the same bits.
     """
     counter = 0, low(step), low(identity), high(identity)
     first, second, _, _ = philox(counter, (low(seed), high(seed)))

@@ -18,9 +18,7 @@ Array = np.ndarray
 
 def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
     """Concatenates the features of the outputs of two directions; outputs without features become a pair.
-
-    forward, backward: the outputs of each direction.
-    rows: the number of leading axes that are not features.
+    forward, backward: the outputs of each direction. rows: the number of leading axes that are not features.
     """
     return (np.concatenate if forward.ndim > rows else np.stack)([forward, backward], axis=-1)
 

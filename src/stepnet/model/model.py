@@ -89,8 +89,8 @@ class Declaration(NamedTuple):
 
     @property
     def typed(self) -> "Declaration":
-        """The declaration with a dtype for each value: by default the floating dtype of the parameters, of
-        statics (values that each sequence has once) that of inputs and parameters.
+        """The declaration with a dtype for each value: by default the floating dtype of the parameters; for
+        statics (values that each sequence has once) the dtype of inputs and parameters.
         """
         if self.inputs is None:
             return self
@@ -156,9 +156,8 @@ class Model(ABC):
             sequences: A `Ragged`, an array [batch, time, features...], or a structure of these as the model
                 expects it.
             initial: The memory before the first step: arrays [batch, features...] in the structure of the
-                memory. Zeros by default. That of a `Stack` is a tuple with one entry per layer, that of a
-                `Bidirectional` {"forward": ..., "backward": ...}, and that of a `Graph` the state of its
-                stream.
+                memory. Zeros by default. A `Stack` takes a tuple with one entry per layer, a `Bidirectional`
+                {"forward": ..., "backward": ...}, and a `Graph` the state of its stream.
             statics: Values that each sequence has once: arrays [batch, features...] in the structure of the
                 statics, or a `Ragged` with sequences of its own for each sequence. Those of layers and
                 directions have one entry for each.
@@ -274,8 +273,8 @@ class Model(ABC):
         begun: Any = None,
         time_major: bool = False,
     ) -> Any:
-        """Runs the model; returns the value of every named variable at every step, for debugging. The
-        arguments are those of `RNN.trace_steps`.
+        """Runs the model; returns the value of every named variable at every step, for debugging. It takes
+        the arguments of `RNN.trace_steps`.
         """
 
     @property
@@ -294,9 +293,7 @@ class Model(ABC):
     @abstractmethod
     def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
         """Returns the recurrences that a stream of the model runs; raises `InputError` for a model without
-        streams.
-
-        engine: the engines in order of preference.
+        streams. engine: the engines in order of preference.
         """
 
     def engine_order(self, asked: Asked) -> Order:
@@ -313,9 +310,7 @@ class Model(ABC):
         return tuple(name for each in order for name in (order_of(own) if each == "auto" else (each,)))
 
     def gradient_order(self, asked: Asked) -> Order:
-        """Checks the argument `engine` of a gradient; returns those of its engines that run gradients, of
-        `engine_order`.
-        """
+        """Checks a gradient's argument `engine`; returns its engines that run gradients, in order."""
         return gradient_order(self.engine_order(asked))
 
     @property
@@ -387,9 +382,7 @@ class Model(ABC):
 
     @property
     def change_check(self) -> Callable[[], None] | None:
-        """A function that raises `InputError` if the model has changed since it was traced; here None, as the
-        model cannot change.
-        """
+        """A function that raises `InputError` if the traced model has changed; here None."""
         return None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
@@ -412,9 +405,7 @@ class Model(ABC):
     # ---- shared by all models
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an attribute; raises `InputError` for one that the model was made with, as its programs were
-        compiled for that.
-        """
+        """Sets an attribute; raises `InputError` for one of the constructor, which is compiled in."""
         if name in MADE_WITH and name in vars(self):
             advice = SET_BY.get(name, f"make another model, with {name}=")
             raise InputError(f"the {name} of this {type(self).__name__} cannot be set: {advice}")
@@ -428,7 +419,7 @@ class Model(ABC):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice}")
 
     def __repr__(self) -> str:
-        """Returns the class of the model, what it was made with, and the engines that `to` chose."""
+        """Returns the class of the model, its function or layers, and the engines that `to` chose."""
         return f"{type(self).__name__}({', '.join(self.described)}){self.on_device}"
 
     @property
@@ -447,7 +438,7 @@ class Model(ABC):
         **control: Unpack[Controls],
     ) -> Reading[Any]:
         """Checks the arguments of a call; returns their arrays with the program that runs it, made for their
-        dtypes and features. The arguments are those of `Model.__call__`. Raises `InputError` for arguments
+        dtypes and features. It takes the arguments of `Model.__call__`. Raises `InputError` for arguments
         that do not fit.
         """
         return self.programs.read(sequences, initial, statics, lengths, last_only, **control)
@@ -461,10 +452,8 @@ class Model(ABC):
         return self.read(sequences, None, statics, None, last_only)
 
     def outputs(self, sequences: Any, last_only: bool, engine: Asked) -> Any:
-        """Runs the model; returns its outputs without the final memories.
-
-        last_only: whether to return only the last output of each sequence.
-        engine: the engines in order of preference.
+        """Runs the model; returns its outputs without the final memories. last_only: whether to return only
+        the last output of each sequence. engine: the engines in order of preference.
         """
         results = self(sequences, last_only=last_only, engine=engine)
         return results[0] if self.gives_final else results
@@ -477,7 +466,6 @@ class Model(ABC):
     @property
     def plan(self) -> Plan:
         """The plan of the model: the operations that run once, before, in and after the loop over the steps.
-
         Raises `InputError` for a model that runs in several parts with a plan each.
         """
         return self.program.plan
@@ -618,10 +606,8 @@ class Model(ABC):
         return text(self.explained(order, checked_size(rows, steps, lengths)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
-        """Returns the sections of the text of `explain`.
-
-        order: the engines in order of preference.
-        size: the size of a call whose times are added; None for no call.
+        """Returns the sections of the text of `explain`. order: the engines in order of preference. size: the
+        size of a call whose times are added; None for no call.
         """
         with IMPORTS:  # late: calls do not need it
             from stepnet.explain.plan import schedule_sections
@@ -742,7 +728,6 @@ def differentiable(model: Any) -> Model:
 
 def gradient_kinds(model: Model, initial: Any) -> tuple[str, ...]:
     """Returns the kinds of arguments that have gradients in a call; of a graph, "initial" only if given.
-
     initial: the argument of the call, or None.
     """
     return model.kinds if initial is None else Model.kinds

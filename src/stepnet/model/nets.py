@@ -1,4 +1,4 @@
-"""Runs a net on arrays in the order of its inputs, and returns results in the order of its results."""
+"""Running of a net on arrays, in the order of its inputs, with results in the order of its results."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -125,10 +125,8 @@ def counts_steps(net: Net) -> bool:
 
 
 def array_or_zeros(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array:
-    """Returns an array of a net's inputs; zeros for each row of the call where there is none.
-
-    None among `arrays` stands for an initial memory of zeros, which this net may read as an input of another
-    kind.
+    """Returns the array of one input of a net. None among `arrays` stands for an initial memory of zeros,
+    which this net may read as an input of another kind; the result is then zeros for each row of the call.
 
     program: the net. arrays: the arrays of the inputs, in order.
     place: the position of the input.

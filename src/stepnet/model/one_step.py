@@ -4,9 +4,9 @@
     loop    + h @ R        rows          ->      + h @ R        rows
     after   h @ V          rows/steps            h @ V          rows
 
-The values are those that the plan's kernel computes for sequences of one step, with the same bits: the net is
-the one behind all passes, and barriers keep the passes that run on the new net from grouping its sums and
-products in another way. A barrier is `detach`, which no pass looks through.
+The values have the same bits as in the plan's kernel for sequences of one step: the net is taken after all
+passes, and barriers (`detach`, which no pass looks through) keep the passes of the new net from regrouping
+its sums and products.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,9 +45,8 @@ def is_not_of_a_step(node: Node) -> bool:
 
 
 def reads_index(plan: Plan) -> bool:
-    """Returns whether the step of a plan reads its index, so that earlier steps must be counted.
-
-    plan: a recurrence's operations in order.
+    """Returns whether the step of a plan reads its index, so that earlier steps must be counted. plan: a
+    recurrence's operations in order.
     """
     return any(node.operation == "index" for node in plan.body.nodes)
 
@@ -68,8 +67,8 @@ def one_step(
     operands: for each input of the plan's net, the number of its value in the body, per row or constant.
     index: the number in the body of the count of earlier steps.
     known: for values of the plan's net that the body already has, their numbers in the body.
-    copies: the number of steps beside each other (`StepsBeside`), as those of all beams of a beam search; 0
-        for one step.
+    copies: the number of steps computed beside each other (`StepsBeside`), such as one per beam of a beam
+        search; 0 for one step.
     """
     if copies:
         return StepsBeside(builder, plan, index, known, copies=copies).results(operands)
@@ -216,15 +215,17 @@ class OneStep:
 
 @dataclass
 class StepsBeside(OneStep):
-    """Several steps of a plan (a recurrence's operations in order) beside each other, as the features of one.
+    """Several equal steps of a plan (a recurrence's operations in order), computed as one step with one more
+    feature axis.
 
         h [rows, 64]           h @ R [rows, 192]              the step
         h [rows, 4, 64]        h @ R [rows, 4, 192]           4 of them
 
     Operations count feature axes from the end, so they are the same with another axis ahead of them.
 
-    copies: the size of that axis. Every value per row has it; statics, and the index, are repeated.
-    sums: the numbers in the body of all sums of products of a node that has several, by the first.
+    copies: the size of the added axis. Every value per row has it; statics, and the index, are repeated.
+    sums: for each node with several sums of products, by the first sum: the numbers of all its sums in the
+        body.
     """
 
     copies: int = 1
@@ -233,8 +234,8 @@ class StepsBeside(OneStep):
     def results(self, operands: Sequence[int]) -> list[int]:
         """Adds the steps to the body, the net of another step; returns the numbers of their results there.
 
-        operands: for each input of the plan's net, the number of its value in the body: those of statics
-            (values that each sequence has once) without the axis of the copies.
+        operands: for each input of the plan's net, the number of its value in the body. Statics (values that
+        each sequence has once) come without the axis of the copies.
         """
         statics = {*self.plan.ends.statics}
         self.index = self.repeated(self.index)

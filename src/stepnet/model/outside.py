@@ -40,7 +40,6 @@ class IndexedTable:
 
 def located_in_call(error: IndexOutsideError, program: Program, call: Call) -> IndexOutsideError:
     """Returns the error of a call with the integer, its sequence and step, and the parameter's name and rows.
-
     error: the error of the kernel. program, call: the program that ran, and the arrays that it was given.
     """
     return located_in_net(error, program.net, [*call.given, *program.params], call.positions)
@@ -134,7 +133,7 @@ def tables_of(net: Net, values: Mapping[int, Array]) -> list[IndexedTable]:
 
 
 def computed(net: Net, values: dict[int, Array]) -> dict[int, Array]:
-    """Computes what the indices of a net need, as far as it follows from `values`; returns all by number."""
+    """Computes the values that the indices of a net need, if they follow from `values`; all by number."""
     needed = needed_of(net)
     for number, node in enumerate(net.nodes):
         ready = number in needed and number not in values and node.operation not in UNKNOWN

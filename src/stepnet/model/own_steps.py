@@ -20,8 +20,7 @@ Array = np.ndarray
 
 def check_axes(inputs: Any, statics: Any) -> None:
     """Raises `InputError` if all inputs of a model are declared to have steps of their own, and for a static
-    sequence (one that each sequence has once) whose axis has a name that is kept for sequences of inputs that
-    a step reads whole.
+    sequence (a whole sequence that each step reads) whose axis has a reserved name.
 
     inputs, statics: the structures of their `Spec`s; None if they are not declared.
     """
@@ -39,15 +38,14 @@ def check_axes(inputs: Any, statics: Any) -> None:
 def axes_of_inputs(
     named: Sequence[tuple[str, Array]], offsets: Array, own: Mapping[str, str]
 ) -> tuple[list[str], dict[str, Array]]:
-    """Finds the name of the axis of the steps of each input: "" if it has the lengths of the model's steps,
-    else another name. Inputs of the same lengths share an axis, unless they are declared to have different
-    ones.
+    """Finds the name of the axis of each input's steps: "" if it has the lengths of the model's steps, else
+    another name. Inputs of the same lengths share an axis, unless they are declared to have different ones.
 
     named: the offsets of each input with its name. offsets: of the model's steps.
     own: the names of declared axes, by that of the input.
 
-    Returns the axes, and the offsets of the own ones by their names. Raises `InputError` for inputs of
-    different lengths that are declared to share an axis.
+    Returns the axes, and the offsets of the named ones by name. Raises `InputError` for inputs of different
+    lengths that are declared to share an axis.
     """
     axes, known, shared = list[str](), dict[str, Array](), dict[str, Array]()
     for name, level in named:
@@ -66,9 +64,8 @@ def axes_of_inputs(
 
 
 def unused(axis: str, known: Mapping[str, Array], own: Mapping[str, str]) -> str:
-    """Returns the name of an axis with "_" appended until no other input has it.
-
-    known: the axes so far. own: the names of declared axes, by that of the input.
+    """Returns the name of an axis with "_" appended until no other input has it. known: the axes so far. own:
+    the names of declared axes, by that of the input.
     """
     taken = {*known, *map(own_axis, own.values())}
     while axis in taken:

@@ -41,11 +41,6 @@ def with_rounded_weights(rnn: RNN, dtype: str, exact: tuple[str, ...] = ()) -> R
     return rnn.in_precision(Precision(OF_WEIGHTS[dtype], exact=exact))
 
 
-def without_end(layer: Layer) -> Layer:
-    """Returns a copy of layers without the condition `until`: each sequence runs to its last step."""
-    return with_recurrences(layer, lambda rnn: rnn.changed(lambda program: program, until=None))
-
-
 def with_recurrences(layer: Any, change: Callable[[RNN], RNN], report: Any = None) -> Any:
     """Returns a copy of layers with changed recurrences.
 

@@ -48,7 +48,7 @@ REPLACED = "parameters are set with with_params(params), which returns a model t
 
 def has_derived(net: Net) -> bool:
     """Returns whether some values of a net have other numbers of steps than its sequences."""
-    return any(is_derived(type_.extent) for node in net.nodes for type_ in node.types)
+    return any(is_derived(type_.extent) for type_ in net.types)
 
 
 class NetProgram:
@@ -67,8 +67,9 @@ class NetProgram:
         return self.schedule_of(planning_for("auto"))
 
     def schedule_of(self, planning: Planning) -> Schedule:
-        """Returns the schedule of the net by the passes and costs of an engine. Those of other engines follow
-        from the one that was asked for first, so that no engine is imported that nothing runs on.
+        """Returns the schedule of the net by the passes and costs of an engine. Schedules of other engines
+        are derived from the schedule that was asked for first, so that no engine is imported before something
+        runs on it.
         """
         if self.planned is None:
             self.planned = StoredSchedule(self.net, planning)
@@ -81,16 +82,13 @@ class NetProgram:
 
     def schedule_for(self, asked: Order) -> Schedule:
         """Returns the schedule of the net (its division into parts), planned for the first of the requested
-        engines.
-
-        asked: an engine, or several in order of preference; a subclass may assign parts to them.
+        engines. asked: an engine, or several in order of preference; a subclass may assign parts to them.
         """
         return self.schedule_of(planning_for(asked))
 
     def kernel(self, asked: Order) -> Kernel:
-        """Returns the kernel (compiled code) for the requested engines, compiled at first use.
-
-        asked: an engine, or several in order of preference.
+        """Returns the kernel (compiled code) for the requested engines, compiled at first use. asked: an
+        engine, or several in order of preference.
         """
         if asked not in self.kernels:
             with paused_collector():
@@ -162,9 +160,7 @@ class Program(NetProgram):
 
     @property
     def plan(self) -> Plan:
-        """The plan of the net, a recurrence's operations in order; raises `InputError` if there are several
-        plans.
-        """
+        """The plan of the net, its operations in order; raises `InputError` if there are several plans."""
         whole = self.schedule.single_plan
         if whole is None:
             raise InputError(
@@ -194,7 +190,7 @@ class Program(NetProgram):
     @computed_once
     def whole_axes(self) -> tuple[str, ...]:
         """The axes of the model's steps that recurrences read whole at each step, such as "steps"."""
-        axes = {type_.extent[-1] for node in self.net.nodes for type_ in node.types if type_.extent}
+        axes = {type_.extent[-1] for type_ in self.net.types if type_.extent}
         return tuple(sorted(axis.removeprefix(WHOLE) for axis in axes if axis.startswith(WHOLE)))
 
     @property
@@ -214,9 +210,8 @@ class Program(NetProgram):
         return Results(outputs, list(rows))
 
     def final(self, memories: list[Array]) -> Any:
-        """Returns final memories in the structure of the memory, in the dtypes that a call returns.
-
-        memories: those of the net; any after the memories of the caller are left out.
+        """Returns final memories in the structure of the memory, in the dtypes that a call returns. memories:
+        the memories of the net; any after the memories of the caller are left out.
         """
         if self.rounded is not None:
             pairs = zip(memories, self.rounded, strict=False)
@@ -230,14 +225,12 @@ class Program(NetProgram):
 
     def is_bound(self, asked: Order) -> bool:
         """Returns whether a kernel (compiled net) with the program's parameters exists for these engines.
-
         asked: an engine, or several in order of preference.
         """
         return asked in self._bound
 
     def bound(self, asked: Order) -> Bound:
         """Returns the kernel (compiled net) for these engines, with the program's parameters; makes it once.
-
         asked: an engine, or several in order of preference.
         """
         if asked not in self._bound:
@@ -270,9 +263,7 @@ class Beginning(Protocol):
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
         """Computes initial memories of `count` sequences from statics, the values that each sequence has
-        once; returns {position among the memories: array}.
-
-        engine: the engines in order of preference.
+        once; returns {position among the memories: array}. engine: the engines in order of preference.
         """
         ...
 
@@ -322,7 +313,7 @@ class StepProgram(Program):
 
 
 def refuse_change(*_: Any, **__: Any) -> NoReturn:
-    """Raises `InputError` for parameters that would be changed in their place, with what to call."""
+    """Raises `InputError` for an attempt to change parameters in place, with the call to make instead."""
     raise InputError(f"{REPLACED}; dict(params) and list(params) make copies that may change")
 
 
@@ -405,8 +396,8 @@ def same_parameters(params: Any, before: Any, owner: str, argument: str = "") ->
 
 
 def check_names(given: Any, before: Any, owner: str, argument: str) -> None:
-    """Raises `InputError` that names the parameters that are missing, and those that the model does not have.
-    It raises nothing if one side is a single parameter without a name.
+    """Raises `InputError` for missing parameters, and for parameters that the model does not have, by name. A
+    single parameter without a name, on either side, is not checked.
 
     given, before: the new and the old parameters.
     owner, argument: the words for the model and for the parameters in messages.
@@ -430,20 +421,18 @@ def listed(names: list[str]) -> str:
 
 
 def advice(dtype: np.dtype[Any]) -> str:
-    """Says for an error message how a parameter of a wrong dtype gets this one."""
+    """Returns the advice of an error message: how to cast a parameter of a wrong dtype to this one."""
     return f": give .astype(np.{dtype}); a NumPy scalar of another dtype in an update changes the dtype"
 
 
 def typed_like(old: Any, new: Any) -> Any:
-    """Returns a Python number as an array of the dtype of the old parameter, if that is a floating one; any
-    other value unchanged.
-    """
+    """Returns a Python number as an array of the old parameter's floating dtype; else unchanged."""
     floating = is_number(new) and np.result_type(old.dtype, 1.0) == old.dtype
     return np.asarray(new, old.dtype) if floating else new
 
 
 def is_number(value: Any) -> bool:
-    """Tells whether a value is a Python number, whose dtype is that of what it meets; NumPy's are not."""
+    """Tells whether a value is a Python number, which takes the other operand's dtype; NumPy's do not."""
     return type(value) in (int, float, complex)
 
 

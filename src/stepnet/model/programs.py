@@ -48,7 +48,7 @@ class Executable(Generic[Kind]):
 
     program: the program, which has the structures of the results.
     memory: the shape and dtype of each memory.
-    outputs: the shapes of the outputs as the caller gets them; None for one whose lengths are those of the
+    outputs: the shapes of the outputs as the caller gets them; None for an output with the lengths of the
         input: a Ragged, or an array of any number of steps.
     """
 
@@ -90,8 +90,8 @@ class Executable(Generic[Kind]):
 
     def arrays(self, initial: Any, rows: int | None = None) -> list[Array | None] | None:
         """Returns the argument `initial` as arrays to read in place, which are zeros if it is None; None if
-        they need a check or a conversion. rows: the number of sequences, if it may be smaller than that of
-        the call that was prepared.
+        they need a check or a conversion. rows: the number of sequences, if it may be smaller than in the
+        call that was prepared.
         """
         if initial is None:
             return self.zeros
@@ -201,13 +201,13 @@ class DerivedExecutable(CallExecutable[Kind]):
 
     @cached_property
     def at_once(self) -> None:
-        """None: the numbers of steps are not those of the sequences."""
+        """None: the results may have other numbers of steps than the sequences."""
         return
 
     def answer(self, results: Results, sequences: Any) -> tuple[Any, Any]:
         """Returns the outputs of a call, in the structure of the graph, and no memories.
 
-        results, sequences: those of the call.
+        results, sequences: the results and the sequences of the call.
         """
         program = self.program
         if self.has_one_output and self.is_split:
@@ -322,9 +322,8 @@ class Calls(Executables[CallExecutable[Kind]]):
 
 
 def fits_memory(array: Array, known: tuple[tuple[int, ...], np.dtype[Any]], rows: int | None) -> bool:
-    """Tells whether an array can be read in place as an initial memory.
-
-    known: the shape and dtype that a prepared call takes. rows: the number of sequences, if it may differ.
+    """Tells whether an array can be read in place as an initial memory. known: the shape and dtype that a
+    prepared call takes. rows: the number of sequences, if it may differ.
     """
     shape, dtype = known
     if rows is not None:
@@ -360,9 +359,7 @@ class Programs(Generic[Kind]):
 
     def known(self, unknown: str) -> Kind:
         """Returns the program that the model made for its latest inputs, for properties that read it; raises
-        `InputError` if there is none, as no inputs are known yet.
-
-        unknown: the message of the error.
+        `InputError` if there is none, as no inputs are known yet. unknown: the message of the error.
         """
         if self.latest is None:
             raise InputError(unknown)
@@ -380,9 +377,9 @@ class Programs(Generic[Kind]):
     ) -> tuple[FormedCall | None, tuple[Any, Any] | None]:
         """Runs a call if it was prepared; returns the call as `Calls` takes it, and its results or None.
 
-        The former is None for a call that is never prepared, and for an integer outside of a parameter, which
-        the call that is not prepared names. Nothing is checked: a call that was prepared with this key has
-        passed all checks. The program of the call becomes the latest one.
+        The first is None for a call that is never prepared, and for an index outside of a parameter: the
+        unprepared call then names it in its error. Nothing is checked: a call that was prepared with this key
+        has passed all checks. The program of the call becomes the latest one.
 
         sequences, initial, lengths, last_only, engine, masked, time_major: the arguments of the call.
         """
@@ -421,27 +418,19 @@ class Programs(Generic[Kind]):
 
     def for_specs(self, key: Any, make: Callable[[], Kind]) -> Kind:
         """Returns the program for the `Spec`s (features, dtypes) of inputs and statics (values that each
-        sequence has once); makes it at first use.
-
-        key: the key made of them.
-        make: makes the program.
+        sequence has once); makes it at first use. key: the key made of them. make: makes the program.
         """
         return self._found(self.by_specs, key, make)
 
     def for_arrays(self, key: Any, make: Callable[[], Kind]) -> Kind:
         """Returns the program for the arrays of a call, by their dtypes, features and levels of nested
-        sequences; makes it at first use.
-
-        key: the key made of them.
-        make: makes the program.
+        sequences; makes it at first use. key: the key made of them. make: makes the program.
         """
         return self._found(self.by_arrays, key, make)
 
     def _found(self, programs: OrderedDict[Any, Kind], key: Any, make: Callable[[], Kind]) -> Kind:
-        """Returns the program for a key, made at first use, and stores it as the latest.
-
-        programs: one of the two caches, by the `Spec`s of the inputs or by the arrays of a call.
-        make: makes the program.
+        """Returns the program for a key, made at first use, and stores it as the latest. programs: one of the
+        two caches, by the `Spec`s of the inputs or by the arrays of a call. make: makes the program.
         """
         # A local variable, as another thread may replace `latest` before the return.
         program = self.latest = entry_of(programs, key, make, MOST_KINDS)
@@ -462,9 +451,7 @@ class Programs(Generic[Kind]):
         made, new = Programs[Kind](), dict[int, Kind]()
 
         def once(program: Kind) -> Kind:
-            """Changes a compiled program once, as both caches (by `Spec`s and by arrays) may hold the same
-            program.
-            """
+            """Changes a compiled program once, as both caches (by `Spec`s and by arrays) may hold it."""
             if id(program) not in new:
                 new[id(program)] = change(program)
             return new[id(program)]

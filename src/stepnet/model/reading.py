@@ -55,7 +55,7 @@ class Reading(Generic[Kind]):
         # The first call makes many objects that are needed to its end: collecting garbage is wasted time.
         with nullcontext() if self.running.is_bound(order) else paused_collector():
             bound = self.running.bound(order)
-            if formed is not None and self.batch.padded is None:  # other arrays than those of the call
+            if formed is not None and self.batch.padded is None:  # arrays other than the call's
                 calls.prepare(formed, self.program, bound, self.call, self.batch.steps_like)
             return self.answer(bound)
 

@@ -119,7 +119,7 @@ class RNN(Declared):
 
         If all shapes and dtypes are as before, this is the recurrence itself.
 
-        params: parameters in the structure of those of the recurrence.
+        params: parameters in the structure that the recurrence has.
         """
         pairs = zip(leaves(params), leaves(self.params), strict=True)
         if all((new.shape, new.dtype) == (old.shape, old.dtype) for new, old in pairs):
@@ -180,8 +180,8 @@ class RNN(Declared):
         return self.until is not None
 
     def explained(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
-        """Returns the sections of the text of `explain`; with `until`, and an engine with kernels of its own,
-        those of calls whose sequences may end early.
+        """Returns the sections of the text of `explain`; with `until`, and an engine with kernels of its own
+        for it, the sections of calls whose sequences may end early.
 
         order: the engines in order of preference.
         size: the size of a call whose times are added; None for no call.

@@ -1,7 +1,6 @@
-"""Every named value of every step of a recurrence, computed by the interpreter for debugging.
-
-The names are those of `watch`. The recurrence runs step by step. At each step the interpreter also runs a net
-whose results are the named values, on the same inputs.
+"""Every named value of every step of a recurrence, computed by the interpreter for debugging. `watch` says
+the names. The recurrence runs step by step. At each step the interpreter also runs a net whose results are
+the named values, on the same inputs.
 """
 
 from collections.abc import Iterator
@@ -142,12 +141,7 @@ def numbers_text(value: Any) -> str:
 
 
 def step_scopes(
-    rnn: Declared,
-    sequences: Any,
-    initial: Any,
-    statics: Any,
-    lengths: Any,
-    control: Controls,
+    rnn: Declared, sequences: Any, initial: Any, statics: Any, lengths: Any, control: Controls
 ) -> Scopes:
     """Runs a recurrence step by step on the arguments of a call; returns every named value of every step.
     Raises `StepError` for a recurrence inside the step of another.
@@ -191,9 +185,7 @@ def step_scopes(
 
 def is_static_sequence(leaf: Any) -> bool:
     """Returns whether a named value is a static sequence of the step, which each sequence has once and every
-    step reads whole; such values are not recorded.
-
-    leaf: a value of the step's net, or an array.
+    step reads whole; such values are not recorded. leaf: a value of the step's net, or an array.
     """
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
@@ -239,8 +231,8 @@ def under_mask(reading: Reading[StepProgram], record: "RecordedValues", first: i
 
 @dataclass(frozen=True)
 class RecordedValues:
-    """The recorded values of a recurrence, step after step: for each step, those of all sequences that have
-    it.
+    """The recorded values of a recurrence, step after step: for each step, the values of all sequences that
+    have this step.
 
     types: the type of each value.
     steps: for each step, the sizes of its sequences and its values.
@@ -286,7 +278,8 @@ class RecordedValues:
 def inner_offsets(segments: LevelSizes, type_: Type) -> tuple[Array, ...]:
     """Returns the offsets of the sequences that a value has inside one step, to make a Ragged of it.
 
-    segments: the offsets of the sequences inside the step, and of those that each row has once.
+    segments: the offsets of the sequences inside the step, and of the static sequences that each row has
+        once.
     type_: the type of the value.
     """
     if is_static_extent(type_.extent):

@@ -1,7 +1,7 @@
-"""Programs of nets that follow from the net of a model, such as that of its tangents.
+"""Programs of nets that are derived from the net of a model, such as the net of its tangents.
 
-They are kept with the program of the model, and models with equal nets share them: only parameters differ,
-which are arguments of these nets.
+They are cached with the program of the model. Models with equal nets share them, as parameters are arguments
+of these nets.
 """
 
 from collections import OrderedDict
@@ -21,12 +21,14 @@ SHARED = WeakValueDictionary[Hashable, NetProgram]()
 def program_from(
     net: Net, how: tuple[Hashable, ...], kept: OrderedDict[Any, Any], derive: Callable[[], Net]
 ) -> NetProgram:
-    """Returns the program of a net that follows from another one: as it is kept, that of an equal net, or
-    made now.
+    """Returns the program of a net derived from another one: the cached program of this or of an equal net,
+    or a new one.
 
-    net: the net that it follows from. Its names and the user's lines, which messages have, are equal too.
-    how: what follows, such as "tangents", with all that it depends on besides the net.
-    kept: the programs that are kept with a model. derive: makes the net.
+    net: the net to derive from. Equal nets have equal names and lines of the user's code too, as messages
+        show these.
+    how: the key of the derivation: its name, such as "tangents", and everything that it depends on besides
+        the net.
+    kept: the programs that are cached with a model. derive: makes the net.
     """
     key = *how, digest(net, tuple((node.name, node.source) for node in all_nodes(net)))
 

@@ -30,10 +30,10 @@ def specification_of(program: Program, schedule: Schedule) -> CallSpecification:
     parameters, and its arrays.
 
     The arrays are in the order sequences, initial memories, statics (one value per sequence), outputs, final
-    memories. Their names are those of the values, with the prefixes "initial", "y" and "final". Initial
+    memories. They have the names of the values, with the prefixes "initial", "y" and "final". Initial
     memories may be left out if the model has memories of its own.
 
-    program: that of the model for these inputs. schedule: the parts of its net, planned for an engine.
+    program: the program of the model for these inputs. schedule: the parts of its net, planned for an engine.
     """
     net, ends = schedule.net, program.ends
     memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
@@ -70,15 +70,12 @@ def specification_of(program: Program, schedule: Schedule) -> CallSpecification:
 
 
 def joined_name(first: str, name: str) -> str:
-    """Joins a prefix, `first`, and the name of a value by an underscore, as in "final_h"; an empty name
-    leaves the prefix.
-    """
+    """Joins a prefix, `first`, and a value's name to "final_h"; an empty name leaves the prefix."""
     return f"{first}_{name}" if name else first
 
 
 def digest_of(schedules: Iterable[Schedule], params: Iterable[Array]) -> str:
     """Returns a digest of the nets and the parameters of a model, which identifies the function it computes.
-
     schedules: the parts of its call. params: the arrays of its parameters.
     """
     arrays = map(np.ascontiguousarray, params)

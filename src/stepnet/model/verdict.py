@@ -48,10 +48,10 @@ ENGINES = (*AUTO, REFERENCE)
 
 @dataclass(frozen=True)
 class WithStates:
-    """A model function that returns the outputs of layers, and their final states.
+    """Model function that returns the outputs and final states of layers.
 
-    The states have the names of a saved ONNX model, such as "final.h", and where ONNX's operators have such
-    states also those of its layers: "final_h_0".
+    The states have the names of a saved ONNX model, such as "final.h", and for layers that are operators of
+    ONNX also "final_h_0".
 
     last: whether the output is the last output of each sequence.
     """
@@ -109,9 +109,7 @@ class Side:
 
     @classmethod
     def of(cls, source: FileModel, states: bool = False) -> "Side":
-        """Makes one side of the comparison of two models.
-
-        source: the model, as it was read from a file.
+        """Makes one side of the comparison of two models. source: the model, as it was read from a file.
         states: whether the final states of layers count as outputs too.
         """
         path = source.path or repr(source.model)
@@ -222,10 +220,7 @@ def perturbed(array: Array, random: np.random.Generator) -> Array:
 
 def perturbed_literal(value: Any, random: np.random.Generator) -> Any:
     """Returns a node's attribute with its numbers rounded at random if it is a constant; else it is
-    unchanged.
-
-    value: the attribute.
-    random: the generator of random numbers.
+    unchanged. value: the attribute. random: the generator of random numbers.
     """
     return Literal(perturbed(value.value, random)) if isinstance(value, Literal) else value
 
@@ -240,7 +235,7 @@ class Compared:
     difference: the largest difference between the models.
     rounding: the largest change when the weights are moved by rounding.
     largest: the largest number of the output.
-    count, not_finite: the count of numbers, and of those that are NaN or infinite.
+    count: the number of compared numbers. not_finite: the number of NaNs and infinities among them.
     """
 
     difference: Array
@@ -250,7 +245,7 @@ class Compared:
     not_finite: int
 
     def merged(self, other: "Compared") -> "Compared":
-        """Joins two comparisons of one output, over different sequences, into one over all of them."""
+        """Joins two comparisons of one output over different sequences into one."""
         return Compared(
             np.maximum(self.difference, other.difference),
             np.maximum(self.rounding, other.rounding),
@@ -457,8 +452,8 @@ def check_inputs(one: Side, other: Side) -> None:
 
 def random_inputs(sides: tuple[Side, Side], seed: int) -> tuple[Any, Any]:
     """Draws random inputs for two models; returns the sequences and the statics (values that each sequence
-    has once) in the structures that the first one takes. All sequences have the number of steps that a model
-    was written for, if that is the only one that it takes.
+    has once) in the structures that the first one takes. If a model takes only one number of steps, all
+    sequences have this number.
 
     Raises `InputError` for whole numbers, whose range is not known, and for nested sequences.
 
@@ -499,7 +494,8 @@ def random_inputs(sides: tuple[Side, Side], seed: int) -> tuple[Any, Any]:
 
 
 def paired(sides: tuple[Side, Side], first: Outputs, second: Outputs) -> list[tuple[str, str]]:
-    """Returns pairs of names of outputs to compare: equal names, or a single output and the one of its shape.
+    """Returns pairs of names of outputs to compare: equal names, or a single output and the only one of its
+    shape.
 
     Raises `LayoutError` where it is not clear which outputs correspond, and for outputs of other features.
 

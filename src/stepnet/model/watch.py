@@ -47,9 +47,7 @@ def watched(step: Step, names: Names) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        """Runs the user's step in a trace, then fills `names` with its inputs, local variables and results,
-        by name.
-        """
+        """Runs the user's step in a trace; fills `names` with its inputs, local variables and results."""
         first = roles(inputs=x, before=memory, statics=extras.get("statics"))
         builder = leaves(memory)[0].builder
         result, returned, inside = watching(lambda: step(x, memory, params, **extras))
@@ -83,9 +81,7 @@ def joined_names(first: Names, local: dict[str, Traced], last: Names, code: Code
 
 
 def roles(**structures: Any) -> Names:
-    """Returns the values of structures by name, to show them: a keyword `before` gives `before` for a single
-    value, else `before.h` etc.
-    """
+    """Returns values of structures by name: keyword `before` names one "before", else "before.h" etc."""
     return dict(named_leaves(structures))
 
 
@@ -156,9 +152,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
     inside = InnerNames()
 
     def record_locals(frame: FrameType, event: str, _: Any) -> None:
-        """Records, in `names`, the local variables of a user's function by its code, when it returns; Python
-        calls it, by `sys.setprofile`.
-        """
+        """Records a user's function's local variables when it returns, called by `sys.setprofile`."""
         code = frame.f_code
         if event == "return" and is_users(code):
             own = {*code.co_varnames, *code.co_cellvars} - {"_"}
@@ -176,10 +170,8 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
 
 
 def name_values(values: Names) -> None:
-    """Adds values to those that `trace_steps` shows of the step that is being traced, if its values are being
-    recorded.
-
-    values: the values by name, which no local variable of the step holds.
+    """Adds values that no local variable of the step holds to the result of `trace_steps`, if the values of
+    the step that is being traced are recorded. values: the values by name.
     """
     if (inner := INNER_NAMES.get()) is not None:
         inner.values.update(values)
@@ -203,10 +195,8 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
     title = title_of(rnn, inside.titles)
 
     def output_of(outputs: Any) -> Any:
-        """Records outputs["named"], the named values of the inner recurrence, among those of the step around
-        it; returns the outputs of `rnn` itself.
-        """
-        named = (f"{title}.{name}" for name in shown(names))
+        """Records outputs["named"] of an inner recurrence in the step around it; returns its outputs."""
+        named = (f"{title}.{name}" for name in shown_values(names))
         inside.values.update(zip(named, leaves(outputs["named"]), strict=True))
         return outputs["output"]
 
@@ -214,16 +204,14 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
     @wraps(rnn.step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> Any:
-        """Runs the step whose values are recorded by name; returns {"output": ..., "named": the named
-        values}, and the next memory.
-        """
+        """Runs the step; returns {"output": ..., "named": the named values}, and the next memory."""
         output, after = inner(x, memory, params, **extras)
-        return {"output": output, "named": tuple(shown(names).values())}, after
+        return {"output": output, "named": tuple(shown_values(names).values())}, after
 
     return rnn.with_step(run), output_of
 
 
-def shown(names: Names) -> Names:
+def shown_values(names: Names) -> Names:
     """Returns those named values of a step that are shown for each step: all but values of static sequences,
     which each sequence has once and every step reads whole.
     """

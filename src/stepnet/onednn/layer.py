@@ -223,13 +223,7 @@ class Layer:
         """This layer's recurrences for the engine llvm, in float32: (forward, reverse)."""
         source = self.source
         recurrences: Any = tuple(
-            layers(
-                source.arrays,
-                source.layout,
-                semantics=source.semantics,
-                dtype="float32",
-                reverse=reverse,
-            )
+            layers(source.arrays, source.layout, semantics=source.semantics, dtype="float32", reverse=reverse)
             for reverse in (False, True)
         )
         return recurrences

@@ -71,9 +71,8 @@ class Sequences:
         return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:
-        """Returns the positions of these sequences' steps in a padded array, on which oneDNN runs.
-
-        reverse: whether the padding of a sequence lies before its steps, not after them.
+        """Returns the positions of these sequences' steps in a padded array, on which oneDNN runs. reverse:
+        whether the padding of a sequence lies before its steps, not after them.
         """
         return padding_of(self.offsets, reverse)
 

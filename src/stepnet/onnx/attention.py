@@ -29,7 +29,7 @@ def attention(call: OnnxCall) -> Placed:
     side_by_side = len(operands[0].axes) == 3
     if side_by_side:
         counts = [int(call.attributes.get(f"{of}_num_heads", 1)) for of in ("q", "kv", "kv")]
-        operands = [apart(x, count) for x, count in zip(operands, counts, strict=True)]
+        operands = [split_heads(x, count) for x, count in zip(operands, counts, strict=True)]
     query, key, value = operands
     made = attended(query, key, value, call.optional(3), causal, scale)
     if not side_by_side:
@@ -38,7 +38,7 @@ def attention(call: OnnxCall) -> Placed:
     return shaping.reshape(shaping.transpose(made, [0, 2, 1, 3]), [rows, steps, heads * size])
 
 
-def apart(x: Placed, heads: int) -> Placed:
+def split_heads(x: Placed, heads: int) -> Placed:
     """Splits the features of a value into heads: [sequences, steps, heads * size] becomes [sequences, heads,
     steps, size].
 

@@ -41,9 +41,7 @@ def letter_of(name: str) -> str:
 
 def letters_of(value: Proto) -> str:
     """Returns a letter for each axis of a model's input, by the names of its sizes: N, T, or `UNKNOWN`, also
-    where two axes have one letter.
-
-    value: the input as the model declares it.
+    where two axes have one letter. value: the input as the model declares it.
     """
     found = "".join(letter_of(size.dim_param) for size in value.type.tensor_type.shape.dim)
     return "".join(letter if found.count(letter) == 1 else UNKNOWN for letter in found)

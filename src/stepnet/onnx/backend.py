@@ -36,8 +36,8 @@ class Prepared(base.BackendRep):
 
     def __init__(self, model: Proto, engine: Any) -> None:
         """Reads the nodes of a model, its inputs that are not constants (`stated`: their declarations;
-        `weights`: those that are weights of recurrent nodes), and the types of its outputs. engine: one, or
-        several in order of preference.
+        `weights`: the inputs that are weights of recurrent nodes), and the types of its outputs. engine: an
+        engine, or several in order of preference.
         """
         self.model, self.engine = model, engine
         self.graphs = dict[Any, Graph]()
@@ -152,7 +152,7 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
 
     stated: the input's declaration in the model.
     """
-    dtype = tensor_dtype(stated.elem_type)
+    dtype = np.dtype(HALVES.get(stated.elem_type) or DTYPES.get(stated.elem_type, "O"))
     sizes = [size.dim_value if size.HasField("dim_value") else None for size in stated.shape.dim]
     fits = len(sizes) == array.ndim and all(
         size in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
@@ -162,11 +162,6 @@ def check_stated(name: str, array: Array, stated: Proto) -> None:
         raise InputError(
             f"input {name!r} is {array.dtype} {list(array.shape)}; the model states {dtype} [{texts}]"
         )
-
-
-def tensor_dtype(number: int) -> np.dtype[Any]:
-    """Returns the NumPy dtype for ONNX's number of an element type; for an unknown one, the dtype object."""
-    return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 
 def rows_first(array: Array, input_: ModelInput) -> Array:

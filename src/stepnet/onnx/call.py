@@ -37,9 +37,7 @@ class OnnxCall:
     like: Any = None
 
     def operand(self, index: int) -> Placed:
-        """Returns the operand of an ONNX node at a position; raises `ModelError` if the node leaves it
-        out.
-        """
+        """Returns the operand of an ONNX node at a position; raises `ModelError` if it is left out."""
         value = self.optional(index)
         if value is None:
             raise ModelError(f"its input {index} is missing")
@@ -55,9 +53,7 @@ class OnnxCall:
         return self.graph("body")
 
     def graph(self, name: str) -> Any:
-        """Returns the object that runs the ONNX graph in the attribute `name`, as the body of a Loop; raises
-        `ModelError` if there is none.
-        """
+        """Returns the object that runs the graph in attribute `name`, or raises `ModelError`."""
         if name not in self.bodies:
             raise ModelError(f"its attribute {name} is missing, or is not one graph")
         return self.bodies[name]

@@ -62,7 +62,7 @@ def largest_of_steps(call: OnnxCall) -> Placed:
 
 
 def over_places(call: OnnxCall, how: str) -> Placed:
-    """Reduces all axes behind those of sequences and channels. how: "mean" or "max"."""
+    """Reduces all axes behind the axes of sequences and channels. how: "mean" or "max"."""
     axes = range(2, len(call.x.axes))
     return reductions.reduce(call.x, axes, how, True, call.like, call.padded)
 

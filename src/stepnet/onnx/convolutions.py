@@ -69,12 +69,12 @@ class Finder:
     lengths: bool
 
     def node(self, number: int, operation: str) -> Node | None:
-        """Returns a node if it is of this operation, in the dtype `RUN`; else None."""
+        """Returns the node if it has this operation and the dtype `RUN`; else None."""
         node = self.net.nodes[number]
         return node if node.operation == operation and node.type.dtype == RUN else None
 
     def of(self, node: Node | None, operation: str, at: int = 0) -> Node | None:
-        """Returns the operand of a node at a position if it is of this operation; else None."""
+        """Returns the operand of a node at a position if it has this operation; else None."""
         return None if node is None else self.node(node.inputs[at], operation)
 
     def constant(self, node: Node, at: int) -> Array | None:
@@ -178,9 +178,9 @@ class Finder:
         )
 
     def convolution(self, number: int) -> Fused | None:
-        """Returns the ONNX operator Conv that does the same as a node and those that it reads: a product of
-        windows of steps with constant weights. None for a node that is no such product, or whose zeros around
-        the sequence a Conv does not have.
+        """Returns an ONNX Conv that computes the same as a node and its operands, a product of windows of
+        steps with constant weights. None for another node, or for zeros around the sequence that a Conv
+        cannot have.
         """
         kernel = self.by_feature(number) or self.grouped(number, self.convolved, 1, 0)
         window = None if kernel is None else self.window(self.net.nodes[kernel.source])
@@ -191,9 +191,9 @@ class Finder:
         return Fused(self.net.nodes[kernel.source].inputs[0], rule)
 
     def transposed(self, number: int) -> Fused | None:
-        """Returns the ONNX operator ConvTranspose that does the same as a node `overlap` (each step gets the
-        entries of all windows that lie on it, added up) and those that it reads; None for any other node, and
-        for one that has another number of results than ONNX's operator.
+        """Returns an ONNX ConvTranspose that computes the same as a node `overlap` (each step gets the sum of
+        the entries of all windows over it) and its operands; None for any other node, and for an overlap with
+        another number of results than ONNX's operator.
         """
         made = self.node(number, "overlap")
         if made is None or (window := Window.of(made.attributes)).same:
@@ -218,7 +218,7 @@ class Finder:
         return None
 
     def as_it_is(self, number: int) -> ConvolutionWeight:
-        """Returns the kernel that gives each step the entries of windows, the node `number`, as they are."""
+        """Returns the identity kernel, by which each step gets the entries of windows, the node `number`."""
         size, *features = self.net.type_of(number).shape
         width = int(np.prod(features))
         weight = np.einsum("sk,fo->sfok", np.eye(size), np.eye(width)).astype(RUN)
@@ -272,8 +272,8 @@ class Finder:
         return values if values is not None and len(values.type.shape) == 2 else None
 
     def is_inside(self, number: int, values: Node) -> bool:
-        """Tells whether a node says which entries of windows are steps of the sequence: it has windows of
-        ones like those of the node `values`.
+        """Tells whether a node is the mask of the windows `values`: windows of ones of the same form, which
+        are true for entries that are steps.
         """
         node = self.net.nodes[number]
         if node.operation != "windows" or node.attributes != values.attributes:

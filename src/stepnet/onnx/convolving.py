@@ -176,9 +176,7 @@ def conv_transpose(call: OnnxCall) -> Placed:
 
 
 def max_pool(call: OnnxCall) -> Placed:
-    """Computes the result of a MaxPool node over the steps of sequences, or over those and one more axis: the
-    largest number of each window.
-    """
+    """Computes a MaxPool node over steps, or over steps and one more axis."""
     if len(call.attributes.get("kernel_shape") or ()) == PLACES:
         return pool_image(call, "max")
     return pool(call.x, partial(windowed_max, window=pool_window(call)), call.padded)

@@ -36,7 +36,7 @@ def extend(call: WrittenOperation) -> OnnxValue:
 
 def gathered(call: WrittenOperation, extension: Extension) -> OnnxValue:
     """Writes copies of steps at the ends of sequences as a Gather of steps of the same sequence; steps behind
-    the end are those of the first. extension: the numbers of copies, and how they are read.
+    the end are copies of the first. extension: the numbers of copies, and how they are read.
     """
     scope, (source, own) = call.scope, (each.extent[-1] for each in (call.x.type, call.type))
     places, last = scope.counted("Sub", scope.positions(own), extension.before), scope.last(source)

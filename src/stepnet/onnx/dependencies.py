@@ -42,7 +42,7 @@ def run_bodies(walk: Walk, node: GraphNode) -> list[Any]:
 
 
 def within(scope: GraphScope | None, body: GraphScope) -> bool:
-    """Tells whether a scope of names is that of a body (the graph of a Scan or Loop), or nested in it."""
+    """Tells whether a scope of names belongs to a body (the graph of a Scan or Loop), or is nested in it."""
     while scope is not None and scope is not body:
         scope = scope.outer
     return scope is body
@@ -72,9 +72,8 @@ def found_reads(walk: Walk, graph: Any, body: GraphScope) -> list[Any]:
 
 def unsupported(walk: Walk, scope: GraphScope, names: Iterable[str]) -> list[GraphNode]:
     """Lists the nodes on which values depend and whose operators stepnet does not support, to refuse a model
-    with them. Those in the branches of an If are left out, as only one of them may be run.
-
-    walk: the nodes of the model. scope, names: the values, by the graph whose names these are.
+    with them. Nodes in the branches of an If are left out, as a branch may never run. walk: the nodes of the
+    model. scope, names: the values, by names in the graph `scope`.
     """
     nodes = set(needed(walk, scope, names, {}))
     for owner in walk.nodes:  # outer bodies precede their inner ones

@@ -77,14 +77,10 @@ def largest(call: WrittenOperation) -> OnnxValue:
 
 
 def end(how: str) -> Rule:
-    """Makes the function that writes the selection of one step of each sequence as ONNX; `how` is "first" or
-    "last".
-    """
+    """Makes the function that writes the "first" or "last" (`how`) step of each sequence as ONNX."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes the first or last step of each sequence as ONNX; in a model with lengths, 0 for an empty
-        sequence.
-        """
+        """Writes the first or last step of each sequence as ONNX; with lengths, 0 for an empty sequence."""
         scope = call.scope
         if not scope.lengths:
             return call.result("Gather", call.x, np.array(0 if how == "first" else -1), axis=0)

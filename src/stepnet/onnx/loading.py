@@ -1,4 +1,4 @@
-"""Loads an ONNX model as a graph: the meaning of the axes of its inputs, and the checks of its operators."""
+"""Loading of an ONNX model as a graph: the meaning of the axes of its inputs, and checks of its operators."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -130,7 +130,7 @@ def declared_inputs(
 
 def axes_choices(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """Yields all combinations of axes that the inputs may have, each with a text such as "NT_" for every
-    input. The first `MOST_WAYS` combinations are sorted: those that contradict the file least come first.
+    input. The first `MOST_WAYS` combinations are sorted by how little they contradict the file.
 
     declared: the inputs as the model declares them. walk: the nodes of the model. axes: what the user states.
     """
@@ -191,9 +191,7 @@ def reads_windows(node: GraphNode, name: str, walk: Walk) -> bool:
 
 def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
     """Yields the axes, such as "TN_", that a recurrent node requires of a model's input, once for each of its
-    operands that is this input.
-
-    name: the input of the model. walk: the nodes of the model.
+    operands that is this input. name: the input of the model. walk: the nodes of the model.
     """
     batch_first = "layout" in node.attributes and node.attributes["layout"].i == 1
     for slot, operand in zip(RECURRENT[node.op], node.inputs, strict=False):

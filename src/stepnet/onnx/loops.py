@@ -69,7 +69,7 @@ class LoopGraph(Body, Protocol):
         ...
 
     def hoist(self) -> None:
-        """Computes what the body computes from values outside of it alone, once, outside of it."""
+        """Computes the body's nodes that depend only on values outside of it once, outside of it."""
         ...
 
     def inlined(self, operands: Sequence[Placed | None]) -> list[Placed]:
@@ -144,7 +144,7 @@ def repeated(call: OnnxCall, states: Sequence[Placed], condition: Placed, count:
             raise ModelError(f"its body has {len(results)} outputs for {len(states)} states")
         states = [ended(running, *pair) for pair in zip(after, states, strict=True)]
         outputs.append(results[len(states) :])
-        running = both(running, condition_of(goes_on))
+        running = both_true(running, condition_of(goes_on))
     if not running.is_constant:
         gone: list[Placed] = [Placed(Unusable(ENDED), ()) for _ in outputs[0]]
         return [*states, *gone]
@@ -154,7 +154,7 @@ def repeated(call: OnnxCall, states: Sequence[Placed], condition: Placed, count:
     return [*states, *(concatenate([unsqueeze(value, [0]) for value in each], 0) for each in every)]
 
 
-def both(first: Placed, second: Placed) -> Placed:
+def both_true(first: Placed, second: Placed) -> Placed:
     """Computes whether two conditions are both true; a constant if that is known when the model is read."""
     for condition, other in ((first, second), (second, first)):
         if condition.is_constant:
@@ -244,9 +244,7 @@ def is_list(state: Placed) -> bool:
 
 def grown_axis(body: LoopGraph, index: int, state: Placed) -> Iterator[int]:
     """Yields the axis along which each iteration of a Loop appends a value to a state that is an array of
-    length 0 there at first; nothing for another state.
-
-    index: the position of the state among the states.
+    length 0 there at first; nothing for another state. index: the position of the state among the states.
     """
     axis = body.appends(index + 1, index + 2)
     if axis is not None and (0,) in state.axes and state.axes[state.axis(axis)] == (0,):
@@ -298,16 +296,15 @@ class LoopBody:
         running, *before = [required_operand(value) for value in operands[1:]]
         after = [pair for at, pair in enumerate(zip(others, before, strict=False)) if at not in self.lists]
         states = [ended(running, *pair) if self.ends else pair[0] for pair in after]
-        still = [both(running, condition_of(goes_on))] if self.ends else []
+        still = [both_true(running, condition_of(goes_on))] if self.ends else []
         entries = [appended(others[index]) for index in self.lists]
         return [*states, *still, *others[self.states :], *entries]
 
     def results(self, final: Sequence[Placed], outputs: Sequence[Placed]) -> list[Placed]:
-        """Returns the results of a Loop node from those of the recurrence that runs its body: its final
-        states in ONNX's order, where lists are made of the outputs that were added to them, and its outputs
-        of each step.
+        """Returns the results of a Loop node: the final states in ONNX's order, then the outputs of each
+        step. A state that is a list of tensors is made of the outputs that the steps added to it.
 
-        final: the final states that are no lists. outputs: the outputs of each step, those of lists last.
+        final: the final states that are no lists. outputs: the outputs of each step, additions to lists last.
         """
         own, count = iter(final), len(outputs) - len(self.lists)
         entries = dict(zip(self.lists, outputs[count:], strict=True))

@@ -53,7 +53,7 @@ class OnnxModel(ArrayModel):
     store: the limit on memory.
     constants: the arrays of inputs that are constants.
     ends: the value of each output; filled in when the model is traced.
-    alone: the nodes whose results are those of a batch of one sequence; filled in when the model is traced.
+    alone: the nodes that compute each sequence as a batch of one; filled in when the model is traced.
     """
 
     has_dtypes: ClassVar[bool] = True
@@ -117,17 +117,13 @@ class NodeRun:
     like: Traced | None = None
 
     def values(self, scope: GraphScope, names: Sequence[str]) -> list[Placed]:
-        """Returns the values with these names in the scope of an ONNX graph; first runs all nodes on which
-        they depend.
-        """
+        """Returns the values with these names in a scope; first runs all nodes on which they depend."""
         for node in needed(self.model.walk, scope, names, self.env):
             self.run(node)
         return [self.value(scope, name) for name in names]
 
     def value(self, scope: GraphScope, name: str) -> Placed:
-        """Returns a value that was computed before, or an initializer (an array in the file); raises
-        `ModelError` for others.
-        """
+        """Returns a value that was computed before, or an initializer; raises `ModelError` for others."""
         scope, name, source = find(scope, name)
         key = scope, name
         if key not in self.env and isinstance(source, Constant):
@@ -160,9 +156,7 @@ class NodeRun:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """Repeats a value at each step if it is only computed once per sequence and its axes have steps;
-        returns any other value as it is.
-        """
+        """Repeats a value that is computed once per sequence at each step, if its axes have steps."""
         traced = value.value
         if time_of(value.axes) is None or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
@@ -216,7 +210,7 @@ def results_of(row: OnnxOperator, call: OnnxCall) -> list[Placed]:
         return as_list(row.rule(call))
 
     def rule(operands: Sequence[Placed | None], padded: bool) -> Placed | Sequence[Placed]:
-        """Runs the operator's rule with other operands, to find out what is known of the padding."""
+        """Runs the operator's rule with other operands, to find facts about the padding."""
         return row.rule(replace(call, operands=tuple(operands), padded=padded))
 
     return with_facts(rule, call.operands, row.fact)
@@ -248,16 +242,14 @@ class ScopedBody:
         return text(self.graph.name) or self.op.lower()
 
     def outside(self) -> Values:
-        """Returns the values computed outside of the body of a Loop or Scan that it reads, and those that
-        `hoist` moved out of it, by (scope, name).
-        """
+        """Returns the outer values that a body reads, and those `hoist` moved out of it, by (scope, name)."""
         reads = outer_reads(self.run_.model.walk, self.graph, self.scope)
         keys = {*self.still, *(entry[:2] for entry in reads)}
         return {key: self.run_.env[key] for key in sorted(keys, key=name_of_key) if key in self.run_.env}
 
     def hoist(self) -> None:
-        """Computes once, outside of the body, those of its nodes that depend on no input of the body; notes
-        their results in `still`.
+        """Computes the body's nodes that depend on no input of the body, once and outside of it; notes their
+        results in `still`.
         """
         walk = self.run_.model.walk
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
@@ -271,8 +263,8 @@ class ScopedBody:
                 self.still.update((node.scope, name) for name in node.outputs if name)
 
     def inlined(self, operands: Sequence[Placed | None] = ()) -> list[Placed]:
-        """Computes the outputs of the body as a part of the graph around it: those of a branch of an If, or
-        of one iteration of a Loop.
+        """Computes the outputs of the body, a branch of an If or one iteration of a Loop, as a part of the
+        graph around it.
 
         operands: the values of its inputs. Raises `ModelError` for operators that are not supported.
         """

@@ -75,10 +75,11 @@ class OnnxOperator:
     """Row of the table of ONNX's operators: how to compute the results of a node.
 
     rule: computes the results.
-    fact: finds what is known of them at padding steps (after a sequence's end) if only some operands are
-    known there.
+    fact: finds facts about the results at padding steps (after a sequence's end) if only some operands have
+        facts.
     counts: whether an operand may be the number of steps, as a symbolic size.
-    alone: whether the result of a sequence is that of a batch without others.
+    alone: whether each sequence is computed as a batch of one, where onnxruntime's result depends on the
+        batch.
     """
 
     rule: Rule
@@ -180,9 +181,7 @@ def modulo(call: OnnxCall) -> Placed:
 
 
 def dropout(call: OnnxCall) -> Placed:
-    """Computes the result of a Dropout node at inference: its first operand, unchanged. Raises `ModelError`
-    for a node in training mode.
-    """
+    """Computes Dropout at inference: its first operand. Raises `ModelError` in training mode."""
     training = call.optional(2)
     if training is not None and bool(training.array):
         raise ModelError("it trains: it drops numbers at random; export the model for inference")

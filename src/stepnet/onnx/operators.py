@@ -87,9 +87,7 @@ def but_float64(op: str) -> Rule:
     write = arithmetic(op)
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes an operation of a net as the ONNX operator `op`, in the dtype of its result; raises
-        `ModelError` for float64.
-        """
+        """Writes an operation as the ONNX operator `op`, in its result's dtype; `ModelError` for float64."""
         if call.type.dtype == "float64":
             raise ModelError(f"onnxruntime has no {op} of float64: compute it of x.astype(np.float32)")
         return write(call)
@@ -98,14 +96,10 @@ def but_float64(op: str) -> Rule:
 
 
 def comparison(op: str, negated: bool = False) -> Rule:
-    """Makes the function that writes a comparison of a net as the ONNX operator `op`, followed by a Not if
-    `negated`.
-    """
+    """Makes the function that writes a comparison as the ONNX operator `op`, then a Not if `negated`."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
-        """Writes a comparison as the ONNX operator `op`, in the common dtype of its operands, and a Not if it
-        is negated.
-        """
+        """Writes a comparison as ONNX's `op` in the operands' common dtype, and a Not if negated."""
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
         result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
         return call.result("Not", result) if negated else result
@@ -119,9 +113,7 @@ def logical(op: str) -> Rule:
 
 
 def where(call: WrittenOperation) -> OnnxValue:
-    """Writes a choice between two values by a condition as ONNX's Where, after giving all three equally many
-    feature axes.
-    """
+    """Writes a choice between two values as ONNX's Where, with equally many feature axes for all three."""
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
     result = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
@@ -148,10 +140,8 @@ def composed(function: Callable[..., str]) -> Rule:
 
 
 def expm1(op: Any, number: Any, x: OnnxValue) -> str:
-    """Writes exp(x) - 1 as tanh(x / 2) (exp(x) + 1), which loses no digits near 0.
-
-    op: a function that adds an ONNX operator and returns the name of its result. number: a function that
-    makes a constant.
+    """Writes exp(x) - 1 as tanh(x / 2) (exp(x) + 1), which loses no digits near 0. op: a function that adds
+    an ONNX operator and returns the name of its result. number: a function that makes a constant.
     """
     return op("Mul", op("Tanh", op("Mul", x, number(0.5))), op("Add", op("Exp", x), number(1)))
 
@@ -188,10 +178,8 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the quotient x / y rounded down.
-
-    op: a function that adds an ONNX operator and returns the name of its result. number: a function that
-    makes a constant.
+    """Writes the quotient x / y rounded down. op: a function that adds an ONNX operator and returns the name
+    of its result. number: a function that makes a constant.
     """
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole

@@ -132,7 +132,7 @@ def in_batch_order(call: OnnxCall, name: str) -> OnnxCall:
 
 
 def check_batch_order(name: str, value: Placed) -> None:
-    """Raises `ModelError` for an output whose sequences are in another order than those of the inputs."""
+    """Raises `ModelError` for an output whose sequences are in another order than in the inputs."""
     if any(is_rows(part) and part != SEQUENCES for axis in value.axes for part in axis):
         raise ModelError(
             f"output {name!r} has the sequences in the order of their lengths: {text_of(value.axes)}"
@@ -140,7 +140,7 @@ def check_batch_order(name: str, value: Placed) -> None:
 
 
 def product_of_sizes(call: OnnxCall) -> Placed:
-    """Computes the result of a ReduceProd node of all sizes of a shape, which may be symbolic."""
+    """Computes the result of a ReduceProd node over all sizes of a shape, some of which may be symbolic."""
     made = constant(shaping.sizes_array([product(np.ravel(call.x.array))]))
     return made if call.flag("keepdims", True) else shaping.squeeze(made, [0])
 

@@ -36,9 +36,7 @@ def gemm(call: OnnxCall) -> Placed:
 
 
 def fused_matmul(call: OnnxCall) -> Placed:
-    """Computes the result of onnxruntime's FusedMatMul: alpha A B, with the last axes of both transposed if
-    stated.
-    """
+    """Computes onnxruntime's FusedMatMul: alpha A B, with the last axes of both transposed if stated."""
     if call.flag("transBatchA") or call.flag("transBatchB"):
         raise ModelError(
             "it transposes the axes of a batch (transBatchA, transBatchB): that is not supported"

@@ -1,11 +1,12 @@
-"""Reads ONNX's operators on quantized numbers, and those of onnxruntime that quantize while they run.
+"""Rules of ONNX's operators on quantized numbers, and of onnxruntime's operators that quantize while they
+run.
 
     QuantizeLinear, DequantizeLinear          rounding and limits, and a product
     MatMulInteger, QLinearMatMul, ...         products of whole numbers, exact
     DynamicQuantizeLinear, ...LSTM            by the range of each sequence, as if it were alone
 
 onnxruntime takes one range for all sequences of a batch and their padding, so its results depend on these.
-For a batch of one sequence they are those of stepnet.
+For a batch of one sequence it computes what stepnet computes.
 """
 
 from dataclasses import replace
@@ -51,8 +52,8 @@ def scaling_of(call: OnnxCall, index: int) -> Scaling:
 
 
 def dtype_of_zero(zero: Placed | None, stated: int = 0) -> str:
-    """Returns the dtype to which a node quantizes: that of its zero point, else the type with ONNX's number
-    `stated`, else uint8.
+    """Returns the dtype to which a node quantizes: the dtype of its zero point, else the type with ONNX's
+    number `stated`, else uint8.
 
     Raises `ModelError` for a type that is not supported.
     """
@@ -86,9 +87,7 @@ def dequantize_linear(call: OnnxCall) -> Placed:
 
 
 def dynamic_quantize_linear(call: OnnxCall) -> list[Placed]:
-    """Computes the results of a DynamicQuantizeLinear node, by the range of each sequence: whole numbers,
-    their scale and their zero point.
-    """
+    """Computes DynamicQuantizeLinear by the range of each sequence: integers, scale and zero point."""
     made, scaling = quantize_each(call.x, call.padded)
     assert scaling.zero is not None
     return [made, scaling.scale, scaling.zero]
@@ -104,9 +103,7 @@ def matmul_integer(call: OnnxCall) -> Placed:
 
 
 def matmul_integer_to_float(call: OnnxCall) -> Placed:
-    """Computes the result of onnxruntime's MatMulIntegerToFloat: a matrix product of integers, times the
-    scales of both factors, plus a bias.
-    """
+    """Computes onnxruntime's MatMulIntegerToFloat: an integer product times both scales, plus a bias."""
     zeros = call.optional(4), call.optional(5)
     made = whole_product(call.operand(0), call.operand(1), zeros, call.padded)
     return scaled(made, call.operand(2), call.operand(3), call.optional(6))
@@ -122,18 +119,14 @@ def dynamic_quantize_matmul(call: OnnxCall) -> Placed:
 
 
 def scaled(product: Placed, left: Placed, right: Placed, bias: Placed | None) -> Placed:
-    """Computes a product of whole numbers times the scales of both factors, plus a bias. left, right: these
-    scales. bias: None for none.
-    """
+    """Computes an integer product times both scales, `left` and `right`, plus a bias or None."""
     scale = pointwise.elementwise("multiply", one_number(left), right)
     made = pointwise.elementwise("multiply", in_dtype(product, "float32"), scale)
     return made if bias is None else pointwise.elementwise("add", made, bias)
 
 
 def qlinear_matmul(call: OnnxCall) -> Placed:
-    """Computes the result of a QLinearMatMul node: a matrix product of integers, whose sums are scaled back
-    to integers of 8 bits.
-    """
+    """Computes QLinearMatMul: an integer matrix product, scaled back to 8-bit integers."""
     b, b_scaling = call.operand(3), scaling_of(call, 4)
     made = whole_product(call.x, b, (call.optional(2), b_scaling.zero), call.padded)
     return requantized(call, made, b_scaling.scale, 6, -1)
@@ -160,9 +153,7 @@ def conv_integer(call: OnnxCall) -> Placed:
 
 
 def qlinear_conv(call: OnnxCall) -> Placed:
-    """Computes the result of a QLinearConv node: a convolution of integers, whose sums are scaled back to
-    integers of 8 bits.
-    """
+    """Computes QLinearConv: an integer convolution, scaled back to 8-bit integers."""
     made = whole_convolution(call, call.operand(3), call.operand(2), call.operand(5))
     if (bias := call.optional(8)) is not None:
         made = pointwise.elementwise("add", made, constant(bias.array.astype("int32").reshape(-1, 1)))
@@ -189,8 +180,8 @@ def whole_convolution(
 
 @dataclass(frozen=True)
 class QuantizedLayer(PlacedLayer):
-    """LSTM whose weights are whole numbers, and which quantizes its inputs by the range of each sequence, and
-    its memory by that of each step.
+    """LSTM with integer weights that quantizes its inputs by the range of each sequence, and its memory by
+    the range of each step.
 
     scales: for W and R, the scale of each direction: one for all numbers, or one for each output.
     """

@@ -55,8 +55,8 @@ def filled_attributes(op: str, arrays: Mapping[str, np.ndarray], stated: Mapping
 def steps_of(cell: str, attributes: Mapping[str, Any]) -> tuple[tuple[PlacedCellStep, ...], tuple[bool, ...]]:
     """Makes the step function of each direction of a recurrent node.
 
-    cell: "rnn", "gru" or "lstm". attributes: those of the node, with defaults; its activations are listed
-    direction by direction. Returns (steps, whether each direction runs backwards).
+    cell: "rnn", "gru" or "lstm". attributes: the attributes of the node, with defaults; activations are
+    listed direction by direction. Returns (steps, whether each direction runs backwards).
     """
     activations, directions = activations_of(attributes), DIRECTIONS[attributes["direction"]]
     count = len(activations) // directions
@@ -77,8 +77,8 @@ def activations_of(attributes: Mapping[str, Any]) -> tuple[Activation, ...]:
     """Returns the activations of all directions of a recurrent node, each as (name of the function, its
     numbers alpha and beta as far as it has them).
 
-    attributes: those of the node. Raises `ModelError` for an activation without an alpha or beta for which
-    ONNX has no default.
+    attributes: the attributes of the node. Raises `ModelError` for an activation without an alpha or beta for
+    which ONNX has no default.
     """
     names = attributes["activations"]
     numbers = {key: attributes[key] for key in ("activation_alpha", "activation_beta")}

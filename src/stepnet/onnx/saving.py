@@ -110,9 +110,7 @@ def graph_of(model: Model) -> Graph:
 
 
 def spec_of(static: Any) -> Spec:
-    """Returns the `Spec` (features and dtype) of a static, an array with a value per sequence; raises
-    `InputError` for one that is a sequence.
-    """
+    """Returns the `Spec` of a static with a value per sequence; raises `InputError` for a sequence."""
     if isinstance(static, Ragged):
         raise InputError("statics that are sequences are not exported: give them as steps of the inputs")
     return Spec(static.shape[1:], static.dtype)

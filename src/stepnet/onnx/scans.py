@@ -47,12 +47,11 @@ class Body(Protocol):
 class BodyStep:
     """Body of a Scan or Loop (the graph of one step) as the step function of a recurrence.
 
-    body: the body.
     arranged: orders memories and inputs as the body's operands.
     inputs, memory: the axes of the inputs and memories of a step.
     still: the outer values that the body reads and that are the same at all steps, by key. Sequences among
         them are read whole.
-    pairs: placeholders for those at pairs of steps, which a step cannot read, by key.
+    pairs: placeholders for outer values at pairs of steps, which a step cannot read, by key.
     sliced: the keys of the outer values of which each step reads a slice.
     results: the results of each run of the body; the last is the one that counts.
     kept: for each memory, the fact that it is unchanged in the padding.
@@ -178,7 +177,8 @@ def is_reverse(call: OnnxCall, name: str, states: int) -> bool:
 def old_scan(
     call: OnnxCall, states: Sequence[Placed | None], scanned: Sequence[Placed | None]
 ) -> list[Placed]:
-    """Converts a Scan of opset 8, whose values have the batch as their first axis, unlike those of its body.
+    """Converts a Scan of opset 8, whose values have the batch as their first axis; values of its body have
+    not.
 
     states: the initial states. scanned: the values of which each step reads one entry. Returns final states
     and outputs.
@@ -209,9 +209,7 @@ def required_operand(value: Placed | None) -> Placed:
 
 
 def steps_at(value: Placed, axis: int) -> Axis:
-    """Returns the axis of steps that a value has at a position; raises `AxesError` if the axis there is
-    another one.
-    """
+    """Returns the axis of steps that a value has at a position; raises `AxesError` for another axis."""
     axis = value.axis(axis)
     if not is_time(value.axes[axis]):
         raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
@@ -245,8 +243,8 @@ def recurrence(
     """Adds a recurrence to the net whose step is `body`, the graph of one step in an ONNX model; returns the
     values of the final states, then of the outputs at each step.
 
-    states: the initial states. inputs: the sequences of which each step reads one entry; their axes, and
-    those of the results, are given without the axis of steps. reverse: whether it runs from the last step.
+    states: the initial states. inputs: the sequences of which each step reads one entry; axes of inputs and
+        results are given without the axis of steps. reverse: whether it runs from the last step.
     arranged: takes the states and the inputs of a step, and returns them in the order of the body's operands.
     sliced: the keys of values outside the body of which each step reads a slice; they are among the inputs.
     """

@@ -52,7 +52,7 @@ class OnnxValue:
 
     @property
     def rank(self) -> int:
-        """Number of axes of the value's features, which follow those of time and batch."""
+        """Number of axes of the value's features, which follow the axes of time and batch."""
         return len(self.type.shape)
 
 
@@ -78,9 +78,7 @@ class Scope:
     # ---- nodes
 
     def fresh(self, name: str) -> str:
-        """Returns an unused name for a node or a value of the model: `name`, with a number behind it if it is
-        taken.
-        """
+        """Returns an unused name for a node or a value: `name`, with a number if it is taken."""
         candidate, count = name, 0
         while candidate in self.taken:
             count += 1
@@ -130,7 +128,7 @@ class Scope:
 
     @contextmanager
     def inside(self) -> Generator[list[Proto]]:
-        """Context manager that collects nodes added in it as those of a Scan's body; yields their list."""
+        """Context manager that collects the nodes added in it as the body of a Scan; yields their list."""
         before, self.drawing.nodes = self.drawing.nodes, []
         try:
             yield self.drawing.nodes
@@ -163,16 +161,14 @@ class Scope:
 
     def counted(self, op: str, *inputs: "str | int", **attributes: Any) -> str:
         """Adds a node that computes with sizes or lengths (int64), once for equal inputs; returns the name of
-        its output.
-
-        op: the operator, such as "Mul". inputs: names of values, or numbers.
+        its output. op: the operator, such as "Mul". inputs: names of values, or numbers.
         """
         operands = [value if isinstance(value, str) else np.array(value) for value in inputs]
         return self.shared((op, *inputs, *attributes.items()), op, *operands, **attributes)
 
     def size(self, axis: str) -> str:
         """Adds nodes for the number of entries of an axis, as `BATCH` or `TIME`, an array [1]; returns the
-        name of their result. For steps, it is the number of those of the longest sequence.
+        name of their result. For steps, this is the length of the longest sequence.
         """
         if axis in STEPS:
             at = STEPS[::-1].index(axis)
@@ -217,9 +213,7 @@ class Scope:
         return self.counted("Where", self.counted("Greater", counts, 0), made, 0)
 
     def positions(self, axis: str) -> str:
-        """Adds the nodes for the index of each entry of an axis of steps, [time, 1]; returns the name of
-        their output.
-        """
+        """Adds nodes for the index of each entry of an axis of steps, [time, 1]; returns its name."""
         steps = self.shared(("range", axis), "Range", np.array(0), self.scalar(axis), np.array(1))
         return self.shared(("positions", axis), "Unsqueeze", steps, np.array([1]))
 

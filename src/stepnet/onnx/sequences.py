@@ -38,7 +38,7 @@ class Listed(Unusable):
 
 
 def list_of(entries: Sequence[Placed] = (), by_step: Placed | None = None) -> Placed:
-    """Makes the value that stands for a list of tensors; the arguments are those of `Listed`."""
+    """Makes the value that stands for a list of tensors, with the arguments of `Listed`."""
     reason = "it is a list of tensors, which only operators on lists read"
     return Placed(Listed(reason, tuple(entries), by_step), ())
 

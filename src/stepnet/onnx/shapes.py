@@ -138,9 +138,7 @@ def pad(call: OnnxCall) -> Placed:
 
 
 def split(call: OnnxCall) -> list[Placed]:
-    """Computes the results of a Split node: consecutive parts of an axis of features, of equal sizes if none
-    are stated.
-    """
+    """Computes a Split node: consecutive parts of a feature axis, equal ones if no sizes are stated."""
     x, axis, parts = call.x, call.axis(0), call.integers(1, "split")
     if parts is None:
         count = call.attributes.get("num_outputs", call.outputs)
@@ -155,9 +153,7 @@ def split(call: OnnxCall) -> list[Placed]:
 
 
 def slice_(call: OnnxCall) -> Placed:
-    """Computes the result of a Slice node: a range of features, of the sizes in a shape, or of steps of
-    sequences.
-    """
+    """Computes the result of a Slice node: a range of features, of sizes in a shape, or of steps."""
     x, starts, ends = call.x, call.numbers(1, "starts"), call.numbers(2, "ends")
     axes = call.integers(3, "axes", list(range(len(starts)))) or []
     steps = call.integers(4, "steps", [1] * len(starts)) or []

@@ -86,9 +86,7 @@ def befores(scope: Scope, window: Window, axis: str) -> str | int:
 
 def within(scope: Scope, places: str, axis: str) -> str:
     """Adds nodes that tell which indices of steps lie within their own sequence; returns the name of the
-    result.
-
-    places: the name of the indices, [time, batch or 1, size]. axis: the axis of the steps.
+    result. places: the name of the indices, [time, batch or 1, size]. axis: the axis of the steps.
     """
     counts = scope.shared(("counts", axis), "Unsqueeze", scope.step_counts(axis), np.array([1]))
     begun = scope.node("GreaterOrEqual", places, np.array(0))
@@ -96,11 +94,7 @@ def within(scope: Scope, places: str, axis: str) -> str:
 
 
 def gathered(
-    call: WrittenOperation,
-    places: str,
-    inside: str,
-    shape: tuple[int, ...],
-    entries: Array | None = None,
+    call: WrittenOperation, places: str, inside: str, shape: tuple[int, ...], entries: Array | None = None
 ) -> OnnxValue:
     """Adds nodes that read a value at places along its axis of steps; returns the result, [time, batch, size]
     and the features, with zeros where there is nothing to read.

@@ -61,7 +61,7 @@ def of_slice(call: OnnxCall, axes: Axes) -> list[float]:
 
 
 def of_pad(call: OnnxCall, axes: Axes) -> list[float]:
-    """Returns the numbers of entries that a Pad puts around steps, and what they are."""
+    """Returns the numbers of entries that a Pad puts around steps, and their value."""
     pads = call.integers(1, "pads") or []
     over, half = call.integers(3, "axes", list(range(len(call.x.axes)))) or [], len(pads) // 2
     ends = zip(over, pads[:half], pads[half:], strict=False)
@@ -88,7 +88,5 @@ NUMBERS = NumberRules[OnnxCall](
 
 
 def numbers_of(call: OnnxCall, results: Sequence[Placed]) -> list[float]:
-    """Returns the numbers in a node that may have been computed from the number of steps. results: those of
-    the node.
-    """
+    """Returns the numbers in a node that may have been computed from the number of steps."""
     return NUMBERS.numbers(call.op, call, call.present, call.attributes, results)

@@ -48,9 +48,7 @@ class PaddleCall:
         return next(iter(self.operands_of(slot)), None)
 
     def operand(self, slot: str = "X") -> Placed:
-        """Returns the operand of an input slot (an input by its name) of the operation; raises `ModelError`
-        if it is missing.
-        """
+        """Returns the operand of an input slot of the operation; raises `ModelError` if it is missing."""
         value = self.optional(slot)
         if value is None:
             raise ModelError(f"its input {slot} is missing")

@@ -35,9 +35,7 @@ def shape(call: PaddleCall) -> Placed:
 
 
 def fill_constant(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator fill_constant: an array of one number, whose shape may include
-    the batch and the steps.
-    """
+    """Computes Paddle's fill_constant: one number repeated to a shape, which may have batch and steps."""
     target = call.numbers("shape", "ShapeTensor", "ShapeTensorList") or []
     return expand(filling(call), target)
 
@@ -68,9 +66,7 @@ def fill_like_batch(call: PaddleCall) -> Placed:
 
 
 def full_int_array(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator full_int_array: a constant of the whole numbers in its
-    attribute.
-    """
+    """Computes Paddle's operator full_int_array: a constant of the whole numbers in its attribute."""
     return constant(np.asarray(call.wholes("value"), np.int64))
 
 

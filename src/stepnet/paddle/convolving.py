@@ -48,8 +48,8 @@ def windows_of(
     """Returns, for each axis that a convolution or pooling goes over, its window (which entries the kernel
     reads), by its attributes strides, dilations and paddings.
 
-    sizes: those of its kernel. around: for each axis, the numbers of zeros that an operation before put ahead
-    and behind.
+    sizes: the sizes of its kernel. around: for each axis, the numbers of zeros that an earlier operation put
+    ahead of it and behind it.
     """
     strides, dilations = numbers_per_place(call, "strides", 1), numbers_per_place(call, "dilations", 1)
     algorithm = call.attribute("padding_algorithm", "EXPLICIT")
@@ -165,9 +165,7 @@ def transposed_convolution(call: PaddleCall) -> dict[str, Placed]:
 
 
 def pooling(call: PaddleCall) -> Placed:
-    """Computes the result of pool2d: the maximum or mean over windows of places (the axes behind the
-    channels), or over all places.
-    """
+    """Computes the result of pool2d: the maximum or mean over windows of places, or over all places."""
     checked_channels_first(call)
     x, how = checked_places(call.operand()), POOLINGS.get(call.attribute("pooling_type", ""))
     sizes = numbers_per_place(call, "ksize", 1, "KSize")
@@ -214,9 +212,7 @@ COPIES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def batch_norm(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of batch_norm in inference, under its name "Y": each channel is normalised by
-    constants.
-    """
+    """Computes batch_norm in inference, as output "Y": each channel is normalised by constants."""
     checked_channels_first(call)
     if not (call.attribute("is_test", False) or call.attribute("use_global_stats", False)):
         raise ModelError("it takes statistics of the batch: save the program for inference")
@@ -236,9 +232,7 @@ def group_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def prelu(call: PaddleCall) -> Placed:
-    """Computes the result of prelu: x where it is positive, else x times a slope, of all numbers or of each
-    channel.
-    """
+    """Computes prelu: x where it is positive, else x times a slope, of all numbers or per channel."""
     checked_channels_first(call)
     x, slope, mode = call.operand(), call.operand("Alpha").array, call.attribute("mode", "all")
     if mode not in ("all", "channel"):

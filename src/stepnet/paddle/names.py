@@ -126,9 +126,7 @@ def flat_product(x: Placed, y: Placed, padded: bool, columns: int, rows: int = 1
 
 
 def mul(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator mul: X and Y are flattened to matrices (`x_num_col_dims`), and
-    multiplied.
-    """
+    """Computes Paddle's mul: the product of X and Y, flattened to matrices (`x_num_col_dims`)."""
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), call.padded, columns, rows)
 
@@ -172,9 +170,7 @@ def scale(call: PaddleCall) -> Placed:
 
 
 def cast(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator cast: the operand in another dtype. An operand of symbolic
-    sizes is returned as it is.
-    """
+    """Computes Paddle's cast: the operand in another dtype; symbolic sizes are unchanged."""
     stated = call.operation.attributes.get("out_dtype", call.operation.attributes.get("dtype"))
     if pointwise.dtype_of(call.operand()).kind == "O":  # sizes, which are whole numbers
         return call.operand()
@@ -187,9 +183,7 @@ def gelu(call: PaddleCall) -> Placed:
 
 
 def clip(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator clip: the operand limited to two bounds, either of which may
-    be left out.
-    """
+    """Computes Paddle's clip: the operand limited to two bounds, either of which may be left out."""
     bounds = [call.numbers(name, name.title()) for name in ("min", "max")]
     return pointwise.clip(call.operand(), *(bound[0] if bound else None for bound in bounds))
 
@@ -216,9 +210,7 @@ def where(call: PaddleCall) -> Placed:
 
 
 def dropout(call: PaddleCall) -> Placed:
-    """Computes the result of dropout in inference: the operand, or in the older mode its product with 1 - the
-    probability.
-    """
+    """Computes dropout in inference: the operand, or in the older mode times 1 - the probability."""
     if not call.attribute("is_test", False):
         raise ModelError("its dropout is on: save the program for inference")
     kind = call.attribute("dropout_implementation", call.attribute("mode", "downgrade_in_infer"))
@@ -287,9 +279,7 @@ def concat(call: PaddleCall) -> Placed:
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
-    """Computes the result of Paddle's operator stack: operands joined along a new axis; returns it under the
-    output's name "Y".
-    """
+    """Computes Paddle's stack: operands joined along a new axis, as the output "Y"."""
     axis = int(call.attribute("axis", 0))
     values = [shaping.unsqueeze(value, [axis]) for value in call.operands_of("X")]
     return {"Y": selecting.concatenate(values, axis)}
@@ -311,8 +301,8 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator slice: parts of the operand along some axes, of which those of
-    length 1 may be dropped (decrease_axis).
+    """Computes the result of Paddle's operator slice: parts of the operand along some axes. Axes of length 1
+    are dropped if decrease_axis lists them.
     """
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
@@ -325,9 +315,7 @@ def slice_(call: PaddleCall) -> Placed:
 
 
 def reshape(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator reshape2: the operand in another shape, in which a size of 0
-    stands for the operand's.
-    """
+    """Computes Paddle's reshape2: the operand in another shape, in which 0 keeps its size."""
     target = call.numbers("shape", "Shape", "ShapeTensor") or []
     return shaping.reshape(call.operand(), target, zero_keeps=True)
 
@@ -348,9 +336,7 @@ def axes_of(call: PaddleCall) -> list[int]:
 
 
 def squeeze(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator squeeze2: the operand without axes of length 1, by default all
-    of them.
-    """
+    """Computes Paddle's squeeze2: the operand without axes of length 1, by default all of them."""
     return shaping.squeeze(call.operand(), axes_of(call) or None)
 
 
@@ -360,9 +346,7 @@ def unsqueeze(call: PaddleCall) -> Placed:
 
 
 def expand_v2(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator expand_v2: the operand broadcast to a shape, in which -1 keeps
-    a size.
-    """
+    """Computes Paddle's expand_v2: the operand broadcast to a shape, in which -1 keeps a size."""
     target = call.numbers("shape", "Shape", "expand_shapes_tensor") or []
     return shaping.expand(call.operand(), [1 if is_number(size, -1) else size for size in target])
 

@@ -38,8 +38,8 @@ RAGGED, ROWS = "S_", "N_"
 class Mode:
     """Kind of cell that Paddle's operator rnn has, by its attribute `mode`.
 
-    activations: those of the gates, of the candidate, and of an LSTM's output. gates: the letters of the
-    gates in the order of the weights.
+    activations: the activations of the gates, of the candidate, and of an LSTM's output. gates: the letters
+    of the gates in the order of the weights.
     """
 
     cell: str
@@ -87,8 +87,8 @@ def rnn(call: PaddleCall) -> Results:
 def weights_of(weights: list[Array], index: int, count: int) -> list[Array]:
     """Returns the two matrices and two biases of one direction of one layer of rnn.
 
-    weights: all arrays, the matrices before the biases. index: the index of the direction among all. count:
-    the number of directions of all layers.
+    weights: all arrays, the matrices before the biases. index: the index of the direction, counted through
+    all layers. count: the number of directions of all layers.
     """
     biases = 2 * (count + index)
     return [*weights[2 * index : 2 * index + 2], *weights[biases : biases + 2]]
@@ -153,9 +153,7 @@ def weight(call: PaddleCall, slot: str, index: int = 0) -> Array:
 
 
 def floats(array: Array, slot: str) -> Array:
-    """Returns the weights of an operation's input, named `slot`, unchanged; raises `ModelError` unless they
-    are floats (not quantised).
-    """
+    """Returns the weights of input `slot`; raises `ModelError` unless they are floats."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise ModelError(f"its {slot} is of {array.dtype}: quantised weights are not supported")
     return array

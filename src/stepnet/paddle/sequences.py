@@ -23,9 +23,7 @@ def lookup(call: PaddleCall) -> Placed:
 
 
 def lookup_of_old(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator lookup_table: rows of a table by indices that have a last axis
-    of length 1.
-    """
+    """Computes Paddle's lookup_table: rows of a table by indices with a last axis of length 1."""
     operands = dict(call.operands) | {"Ids": (squeeze(call.operand("Ids"), [-1]),)}
     return lookup(PaddleCall(call.operation, operands, call.padded))
 
@@ -34,9 +32,7 @@ POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST":
 
 
 def of_tokens(value: Placed) -> Placed:
-    """Returns an operand whose first axis is the steps of all sequences, end to end without padding; raises
-    `AxesError` for any other.
-    """
+    """Returns an operand whose first axis is the steps of all sequences, or raises `AxesError`."""
     if value.axes[:1] != (TOKENS,):
         raise AxesError(f"its input is {text_of(value.axes)}, and it is over {text_of((TOKENS,))}")
     return value
@@ -55,9 +51,7 @@ def sequence_pool(call: PaddleCall) -> Placed:
 
 
 def sequence_softmax(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator sequence_softmax: the softmax over the steps of each ragged
-    sequence.
-    """
+    """Computes Paddle's sequence_softmax: the softmax over the steps of each ragged sequence."""
     x = of_tokens(call.operand())
     return x.with_value(softmax_over_steps(x.value))
 

@@ -67,7 +67,7 @@ def of_slice(call: PaddleCall, axes: Axes) -> list[float]:
 
 
 def of_pad(call: PaddleCall, axes: Axes) -> list[float]:
-    """Returns the numbers of entries that a pad3d puts around steps, and what they are."""
+    """Returns the numbers of entries that a pad3d puts around steps, and their value."""
     pads = call.wholes("paddings", "Paddings")
     ends = [(axis, pads[8 - 2 * axis], pads[9 - 2 * axis]) for axis in (2, 3, 4)]
     return [
@@ -104,8 +104,6 @@ NUMBERS = NumberRules[PaddleCall](
 
 
 def numbers_of(call: PaddleCall, results: Sequence[Placed]) -> list[float]:
-    """Returns the numbers of an operation that may have been computed from the number of steps. results:
-    those of the operation.
-    """
+    """Returns the numbers of an operation that may have been computed from the number of steps."""
     operands = [value for values in call.operands.values() for value in values]
     return NUMBERS.numbers(call.operation.type, call, operands, call.operation.attributes, results)

@@ -131,7 +131,6 @@ def _is_array(item: Any) -> bool:
 
 def _name(position: int, offsets: Sequence[Array]) -> str:
     """Names the sequence at a position by its indices in nested lists, for messages, as "sequence 1, 0".
-
-    position: the index among all sequences of its level. offsets: those of the levels around it.
+    position: the index among all sequences of its level. offsets: the offsets of the levels around it.
     """
     return "sequence " + ", ".join(str(index) for index in path_of(position, offsets))

@@ -86,7 +86,7 @@ def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> ValuesAndO
 
 def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
     """Returns the indices, outermost first, that lead to the step at `position` among all steps, to name it
-    in messages. offsets: those of each level of nested sequences, outermost first.
+    in messages. offsets: the offsets of each level of nested sequences, outermost first.
 
     >>> path_of(4, [np.array([0, 1, 3]), np.array([0, 2, 2, 5])])
     (1, 1, 2)
@@ -130,9 +130,7 @@ def _checked_numbers(values: Array, name: str) -> Array:
 
 
 def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """Converts a user's dtype to one of numbers; raises `InputError`, with the argument's `name`, for
-    others.
-    """
+    """Converts a user's dtype to one of numbers, or raises `InputError` with the argument's `name`."""
     try:
         number_type = np.dtype(dtype)
     except (

@@ -143,9 +143,7 @@ class Positions:
         return self.step_indices(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
-        """Returns the value of each sequence at its last step, or at its first if `first`; 0 if it has no
-        steps. values: [total, ...].
-        """
+        """Returns values [total, ...] at each sequence's last (or `first`) step; 0 if it has no steps."""
         rows, indices = self.end_step_indices(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
         ends[rows] = values[indices]

@@ -65,9 +65,7 @@ def options_of(function: Any) -> Mapping[str, Any]:
 
 
 def check_accepted(passed: Mapping[str, Any]) -> None:
-    """Raises `InputError` for options that `predict` sets itself, or that Ray's actors refuse. passed: the
-    options by name.
-    """
+    """Raises `InputError` for options that `predict` sets itself, or that Ray's actors refuse."""
     for name in passed:
         if name in REFUSED:
             raise InputError(f"{name} {REFUSED[name]}: leave it out")

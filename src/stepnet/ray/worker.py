@@ -70,9 +70,7 @@ class ModelWorker:
 
 
 def batches_of(table: Any) -> Iterator[NumberedBatch]:
-    """Yields the record batches of a table that Ray gives a worker, each with the number of its first row for
-    messages.
-    """
+    """Yields a table's record batches, each with the number of its first row for messages."""
     first = 0
     for records in table.to_batches():
         yield NumberedBatch(f"a block of {table.num_rows} rows", first, records)

@@ -155,10 +155,8 @@ class StrictShapeEnv(shapes.ShapeEnv):
         return value
 
     def dependence_error(self, expression: Any) -> StepError:
-        """Makes the error for code that depends on the number of rows or steps.
-
-        expression: the expression of sizes that the code depends on. The message names one of its symbols,
-        steps before rows.
+        """Makes the error for code that depends on the number of rows or steps. expression: the expression of
+        sizes that the code depends on. The message names one of its symbols, steps before rows.
         """
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
         kind, _, is_derived = name.partition("[")
@@ -166,9 +164,8 @@ class StrictShapeEnv(shapes.ShapeEnv):
         return StepError(f"its operations depend on the number of {kind}{after}, {UNKNOWN[kind]}")
 
     def size_of(self, name: str) -> Any:
-        """Returns the symbolic size (PyTorch's `SymInt`) of this name for the tensors of a trace.
-
-        name: "rows", "sequences", "steps", or the name of an axis derived from the steps.
+        """Returns the symbolic size (PyTorch's `SymInt`) of this name for the tensors of a trace. name:
+        "rows", "sequences", "steps", or the name of an axis derived from the steps.
         """
         if name not in self.sizes:
             self.sizes[name] = self.new_symbol(name)
@@ -303,8 +300,8 @@ def graph_of(
 
 @cache
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's decompositions of operations into simpler ones, without those of a few operations
-    that stepnet computes itself.
+    """Returns PyTorch's decompositions of operations into simpler ones, except for a few operations that
+    stepnet computes itself.
     """
     aten = torch.ops.aten
     norms = [
@@ -419,9 +416,7 @@ class Converted:
     nodes: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def graph(self) -> AtenGraph:
-        """Converts all nodes of PyTorch's graph, in order; returns the graph of ATen operations that stepnet
-        replays.
-        """
+        """Converts all nodes of PyTorch's graph in order; returns the ATen graph that stepnet replays."""
         for node in self.module.graph.nodes:
             if node.op == "output":
                 made = tuple(part for part in self.nodes.values() if isinstance(part, AtenNode))

@@ -172,27 +172,24 @@ class DifferentiableLayers:
         return [*flat, *carried(results[outputs:])]  # the operator's results have the dtypes of the net's
 
     def flat(self, place: SequencePlaces, inputs: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of the net with all steps of their sequences along one axis.
-
-        place: the number of axes before the features of sequences, the first of the inputs.
+        """Returns the inputs of the net with all steps of their sequences along one axis. place: the number
+        of axes before the features of sequences, the first of the inputs.
         """
         count = self.sequences
         return [*(tensor.flatten(0, place.lead - 1) for tensor in inputs[:count]), *inputs[count:]]
 
     def bound_to(self, parameters: list[Any]) -> "BoundModule":
-        """Returns the object that runs calls without gradients with these parameters, cached by their
-        addresses.
-        """
+        """Returns the object that runs calls without gradients with these parameters; cached by addresses."""
         key = tuple(tensor.data_ptr() for tensor in parameters)
         return entry_of(self.bounds, key, BoundModule)
 
     def positions(self, place: SequencePlaces, inputs: Sequence[Any]) -> Positions:
         """Returns the positions of the steps of a call. Raises `InputError` for tensors whose shapes or
-        dtypes differ from those of the net, because machine code does not check them.
+        dtypes the net does not have, because machine code does not check them.
 
-        place: where the sequences lie in the data, the first of the inputs.
-        inputs: those of the net: the inputs of all steps, with one or two axes before the features; the
-            initial memories, None for zeros; the values that each sequence has once; the weights.
+        place: where the sequences lie in the data, the first of the inputs. inputs: the inputs of the net:
+        the inputs of all steps, with one or two axes before the features; the initial memories, None for
+        zeros; the statics; the weights.
         """
         data = inputs[0]
         positions = place.positions(data)
@@ -285,9 +282,7 @@ class BoundModule:
 
 
 def memory_of(net: FixedNet, states: list[Any]) -> Any:
-    """Converts initial memories (tensors `states`) to arrays in the structure in which a net takes them; an
-    empty list, for zeros, to None.
-    """
+    """Converts initial memories, tensors, to arrays in the net's structure; an empty list to None."""
     arrays = [array_of(tensor) for tensor in states]
     if not arrays:
         return None

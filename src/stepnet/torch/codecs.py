@@ -56,7 +56,7 @@ def mimi_transformer(module: Any) -> Callable[..., Any]:
         named = [name for name in left_out & given.keys() if given[name] not in (None, False)]
         if named:
             raise refuse(f"a graph runs whole sequences, each alone: leave out {' and '.join(sorted(named))}")
-        # The indices of the steps, as there is no range over those behind a stride.
+        # The indices of the steps, as there is no range over steps behind a stride.
         positions = torch.ones_like(hidden_states[..., 0]).cumsum(1) - 1
         embeddings = rotations(module.rotary_emb, positions)
         back = positions[:, :, None] - positions[:, None, :]
@@ -89,7 +89,7 @@ def mimi_attention(module: Any) -> Callable[..., Any]:
     made = sys.modules[module.__class__.__module__]
 
     def forward(hidden_states: Any, attention_mask: Any, position_embeddings: Any, **_: Any) -> Any:
-        """Computes the attention [sequences, steps, features] of the steps to those that the mask has."""
+        """Computes attention [sequences, steps, features], each step to the steps that the mask allows."""
         shape = (*hidden_states.shape[:-1], -1, module.head_dim)
         projections = module.q_proj, module.k_proj, module.v_proj
         query, key, value = (each(hidden_states).view(shape).transpose(1, 2) for each in projections)

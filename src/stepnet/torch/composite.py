@@ -201,8 +201,9 @@ class Standing:
         """Replaces `Recurrence.results` in a trace: adds a graph node. Returns the outputs, then the last
         memories, as tensors of the graph.
 
-        sequences: those of the call; a `PackedSequence` raises `StepError`. states, statics: the initial
-            memories (empty for zeros) and the values for all steps, a tensor for each. graph: is not read.
+        sequences: the sequences of the call; a `PackedSequence` raises `StepError`. states, statics: the
+            initial memories (empty for zeros) and the values for all steps, a tensor for each. graph: is not
+            read.
         """
         module, data = self.module, sequences.data
         if sequences.place.tensors:
@@ -260,9 +261,7 @@ def sorted_rows(function: Any) -> Callable[..., Any]:
     """
 
     def rule(x: Any, *arguments: Any, **options: Any) -> Any:
-        """Replaces a sort in a trace: adds the graph node `stepnet::sorted` if x has one number per sequence,
-        else calls PyTorch's function.
-        """
+        """Replaces a sort in a trace by `stepnet::sorted` if x has one number per sequence."""
         if x.dim() != 1 or isinstance(x.shape[0], int):
             return function(x, *arguments, **options)
         values, order = torch.ops.stepnet.sorted(x)
@@ -404,9 +403,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def packed_shapes(x: Any, lengths: Any, time: int) -> Any:
-    """Returns empty tensors like the results of the operator `packed`: steps without padding, batch sizes.
-
-    x, lengths: the padded steps, and the lengths of the sequences. time: the axis of the steps in x.
+    """Returns empty tensors like the results of the operator `packed`: steps without padding, batch sizes. x,
+    lengths: the padded steps, and the lengths of the sequences. time: the axis of the steps in x.
     """
     total = x.shape[0] * x.shape[1]
     return x.new_empty(total, *x.shape[2:]), lengths.new_empty(x.shape[time])

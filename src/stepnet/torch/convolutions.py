@@ -196,9 +196,7 @@ def interpolated(x: Any, size: Any = None, scale_factor: Any = None, mode: str =
 
 
 def interleaved(x: Any, repeats: Any, dim: Any = None, **named: Any) -> Any:
-    """Replaces `torch.repeat_interleave` in the trace of a module: adds a graph node where each step is
-    repeated. The arguments are PyTorch's.
-    """
+    """Replaces `torch.repeat_interleave` in a module's trace, with PyTorch's arguments, if of steps."""
     if dim is None or not isinstance(repeats, int) or isinstance(x.shape[dim], int):
         return torch.repeat_interleave(x, repeats, dim, **named)
     return torch.ops.stepnet.repeated(x, dim % x.dim(), repeats)
@@ -220,11 +218,11 @@ def checked_window(size: int, stride: int, dilation: int, before: int, after: in
 
 
 def size_along(x: Any, axis_of: Callable[[str], str], dim: int = -1) -> Any:
-    """Returns the symbolic number of steps of a convolution's or pooling's result, of an operand x
-    [sequences, features, steps].
+    """Returns the symbolic number of steps that a convolution or pooling of x [sequences, features, steps]
+    results in.
 
-    dim: the axis of the steps in x. axis_of: takes the name of the operand's axis of steps and gives that of
-    the result's. Raises `StepError` for an operand without steps.
+    dim: the axis of the steps in x. axis_of: returns the name of the result's axis of steps for the name of
+    the operand's. Raises `StepError` for an operand without steps.
     """
     environment, steps = x.fake_mode.shape_env, x.shape[dim]
     name = None if isinstance(steps, int) else environment.names.get(steps.node.expr)
@@ -238,7 +236,8 @@ def size_along(x: Any, axis_of: Callable[[str], str], dim: int = -1) -> Any:
 
 def convolved_shapes(x: Any, weight: Any, bias: Any, window: Sequence[int], groups: int) -> Any:
     """Returns an empty tensor with the shape of the result of the operator `convolved`, for PyTorch's tracer.
-    The arguments are those of the operator. Its number of steps follows from that of x.
+    It takes the arguments of the operator. The number of steps of the result follows from the number of steps
+    of x.
     """
     made = window_from(window)
     size = x.shape[-1] if made.keeps_lengths else size_along(x, made.axis)

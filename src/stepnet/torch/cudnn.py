@@ -1,8 +1,7 @@
-"""Layers that stay with cuDNN on a GPU with `engine="auto"`: it was measured to be as fast or faster there.
-
-The table `KNOWN` is what modules choose by, what their `repr` and `explain` say, and what docs/gpu.md lists.
-The measurements are of one direction and of sequences of equal length; where lengths differ, or both
-directions run, cuDNN launches kernels for every step.
+"""Layers that stay with cuDNN on a GPU with `engine="auto"`: cuDNN was measured to be as fast or faster
+there. Modules choose by the table `KNOWN`; their `repr` and `explain`, and docs/gpu.md, show it. The
+measurements are of one direction and of sequences of equal length; where lengths differ, or both directions
+run, cuDNN launches kernels for every step.
 """
 
 from typing import Any
@@ -52,9 +51,8 @@ KNOWN = (
 
 
 def known_layer(module: Any, dtype: Any, has_lengths: bool) -> KnownLayer | None:
-    """Returns the kind of a layer that stays with cuDNN; None if it does not.
-
-    module: of torch.nn. dtype: in which it runs. has_lengths: whether sequences may differ in length.
+    """Returns the kind of a layer that stays with cuDNN; None if it does not. module: of torch.nn. dtype: in
+    which it runs. has_lengths: whether sequences may differ in length.
     """
     if has_lengths or module.bidirectional or module.proj_size:
         return None
@@ -62,6 +60,6 @@ def known_layer(module: Any, dtype: Any, has_lengths: bool) -> KnownLayer | None
 
 
 def reason_for_cudnn(module: Any, dtype: Any, has_lengths: bool) -> str:
-    """Returns why a layer stays with cuDNN; "" if it does not. The arguments are those of `known_layer`."""
+    """Returns the reason why a layer stays with cuDNN, or "". It takes the arguments of `known_layer`."""
     known = known_layer(module, dtype, has_lengths)
     return "" if known is None else f"cuDNN is as fast for {known}"

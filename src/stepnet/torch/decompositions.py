@@ -51,9 +51,9 @@ def in_operators(
 ) -> Any:
     """Computes what the operator `recurrence` does, for gradients too, by other operators.
 
-    The arguments are those of the operator, of which `place` is not read. Values that it saves for gradients
-    are empty, as operators of PyTorch save their own. Raises `InputError` for sequences that are no tensor
-    with an axis of time, and for a `Scan`.
+    It takes the arguments of the operator, and does not read `place`. Values that it saves for gradients are
+    empty, as operators of PyTorch save their own. Raises `InputError` for sequences that are no tensor with
+    an axis of time, and for a `Scan`.
     """
     if is_scan(key):
         raise InputError(
@@ -109,7 +109,7 @@ def layers(sizes: CellSizes, data: Any, inputs: Sequence[Any]) -> tuple[list[Any
 def aten_layers(
     sizes: CellSizes, data: Any, memories: list[Any], weights: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """Computes layers by PyTorch's operator for them; the arguments are those of `layers`."""
+    """Computes layers by PyTorch's operator for them, with the arguments of `layers`."""
     settings = sizes.bias, sizes.layers, 0.0, False, sizes.bidirectional, False
     if sizes.mode == "LSTM":
         states = [torch.stack(memories[kind::2]) for kind in range(2)]
@@ -127,7 +127,7 @@ def each_layer(
     memories: list[Any],
     weights: list[Any],
 ) -> tuple[Any, list[Any]]:
-    """Computes layers one by one. run: computes one layer; the other arguments are those of `layers`."""
+    """Computes layers one by one. run: computes one layer. The other arguments are as for `layers`."""
     last = list[Any]()
     counts = len(weights) // sizes.layers, len(memories) // sizes.layers
     for layer in range(sizes.layers):
@@ -141,7 +141,7 @@ def each_layer(
 
 
 def onnx_layer(sizes: CellSizes, data: Any, memories: list[Any], weights: list[Any]) -> tuple[Any, list[Any]]:
-    """Computes a layer by the operator GRU, LSTM or RNN of ONNX; the arguments are those of `layers`."""
+    """Computes a layer by the operator GRU, LSTM or RNN of ONNX, with the arguments of `layers`."""
     kind, directions, hidden = sizes.mode.partition("_")[0], sizes.directions, sizes.hidden
     kinds, names = len(memories) // directions, len(weights) // directions
     by_name = [[in_onnx_order(sizes.mode, tensor) for tensor in weights[at::names]] for at in range(names)]
@@ -169,9 +169,7 @@ def onnx_layer(sizes: CellSizes, data: Any, memories: list[Any], weights: list[A
 
 
 def in_onnx_order(mode: str, tensor: Any) -> Any:
-    """Brings the gates of a parameter of torch.nn, along its first axis, into the order of ONNX. mode: that
-    of the module, a key of `GATES`.
-    """
+    """Reorders the gates of a parameter of torch.nn for ONNX. mode: a key of `GATES`."""
     gates = GATES[mode]
     chunks = tensor.chunk(len(gates))
     return torch.cat([chunks[gate] for gate in gates])
@@ -180,7 +178,7 @@ def in_onnx_order(mode: str, tensor: Any) -> Any:
 def scanned_layer(
     sizes: CellSizes, data: Any, memories: list[Any], weights: list[Any]
 ) -> tuple[Any, list[Any]]:
-    """Computes a layer by a scan for each direction; the arguments are those of `layers`."""
+    """Computes a layer by a scan for each direction, with the arguments of `layers`."""
     kinds, names = len(memories) // sizes.directions, len(weights) // sizes.directions
     outputs, last = list[Any](), list[Any]()
     for direction in range(sizes.directions):

@@ -77,7 +77,6 @@ def kind_of(module: Any) -> Callable[[Any], Model] | None:
 
 def model_of(module: Any, make: Callable[[Any], Model]) -> Model:
     """Returns the model of a recurrent module; raises `InputError` for dtypes that stepnet does not run.
-
     make: makes the model of a module.
     """
     floats = (tensor for tensor in module.parameters() if tensor.is_floating_point())

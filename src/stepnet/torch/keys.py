@@ -72,9 +72,7 @@ def sizes_of_key(key: str) -> CellSizes:
 
 
 def module_of(key: str) -> tuple[Any, bool]:
-    """Returns the `Recurrence` that a key names, and whether in training mode; raises `InputError` if it is
-    not in this process.
-    """
+    """Returns the `Recurrence` that a key names, and whether it trains; `InputError` if unknown."""
     name, _, mode = key.partition("|")[0].partition(":")
     if name not in MODULES:
         raise InputError(NOT_HERE.format("Recurrence") + OPERATORS)
@@ -102,9 +100,7 @@ def with_engines(key: str, engine: Asked) -> str:
 
 
 def engines_of_key(key: str) -> Order:
-    """Returns the engines that `with_engines` added to a key. Raises `InputError` for one that this process
-    does not have.
-    """
+    """Returns the engines that `with_engines` added to a key. Raises `InputError` for unknown ones."""
     _, *names = key.split("|")
     return checked_engine(names) if names else "auto"
 

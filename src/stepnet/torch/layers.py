@@ -1,7 +1,6 @@
-"""`GRU`, `LSTM` and `RNN` in the place of those of torch.nn.
-
-They are subclasses of these: constructors, parameters, state_dicts and messages are PyTorch's, and only
-`forward` is not. It runs in machine code on the CPU, with gradients of any order.
+"""`GRU`, `LSTM` and `RNN` that replace the layers of torch.nn. They are subclasses of these: constructors,
+parameters, state_dicts and messages are PyTorch's; only `forward` is stepnet's. It runs in machine code on
+the CPU, with gradients of any order.
 """
 
 import operator
@@ -115,9 +114,7 @@ class LayerForward:
         return super().extra_repr() + text_of_engine(self.engine) + text_of_refusal(self)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state of this module to copy or pickle, without the compiled program, which a copy
-        compiles again.
-        """
+        """Returns this module's state to copy or pickle, without the program, which a copy compiles again."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         for name in (BOUND, KNOWN, REFUSED):
             state.pop(name, None)
@@ -283,7 +280,7 @@ def run_one(
 ) -> tuple[Any, list[Any]]:
     """Runs layers that have no dropout between them as one net; returns the outputs and the last states.
 
-    module: the module of torch.nn. sizes: those of the layers.
+    module: the module of torch.nn. sizes: the sizes of the layers.
     positions: of the sequences in `data`. states: h, and c of an LSTM, as PyTorch has them: [layers x
         directions, batch, features]. tensors: the parameters. The net has h (and c) of each layer in turn.
     graph: whether PyTorch makes a graph, which gets an operator.

@@ -252,7 +252,7 @@ class PackedLinear:
 def net_of_linear(weights: Weights, inputs: int, outputs: int, dtype: str, has_bias: bool) -> ModelNet:
     """Returns the net of linear layers of these sizes, over sequences of one step.
 
-    weights: the dtype to which the weights are rounded. dtype: that of the parameters.
+    weights: the dtype to which the weights are rounded. dtype: the dtype of the parameters.
     """
     shapes = {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if has_bias else {})
     params = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}

@@ -68,7 +68,7 @@ def looped(
     outputs = list[list[Any]]()
     inputs = data.index_select(0, places).split(turns.counts) if turns.counts else [data[:0]]
     for number, x in enumerate(inputs):
-        # The memories behind the rows of x are those of sequences that have ended.
+        # Memories behind the rows of x belong to sequences that have ended.
         for chunks, tensor in zip(ended, memories, strict=True):
             chunks.append(tensor[len(x) :])
         memories, statics = ([tensor[: len(x)] for tensor in tensors] for tensors in (memories, statics))

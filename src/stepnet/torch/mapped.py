@@ -67,16 +67,14 @@ class Saved:
     )
 
     def add(self, entry: tuple[int, ...], tensors: list[Any]) -> None:
-        """Keeps what the run of an entry saved, unless it is tensors of inference mode, whose changes are not
-        counted.
-        """
+        """Keeps an entry's saved values, except tensors of inference mode, whose changes are not counted."""
         if not any(tensor.is_inference() for tensor in tensors):
             # Detached, as a result refers to the graph, which refers to what is kept here.
             kept = [tensor.detach() for tensor in tensors]
             self.each[entry] = kept, [tensor._version for tensor in kept]
 
     def of(self, entry: tuple[int, ...]) -> list[Any] | None:
-        """Returns the tensors of an entry; None if there are none, or one was changed since."""
+        """Returns the tensors of an entry; None if there are none, or if one has changed since."""
         tensors, versions = self.each.get(entry, ([], [-1]))
         return tensors if [tensor._version for tensor in tensors] == versions else None
 
@@ -87,11 +85,11 @@ class MappedNet:
 
     engine: the engines in order of preference. positions: where the steps of the sequences lie.
     checkpoint: the number of steps between saved memories, or None.
-    joined: the axes whose entries joined the batch, the last one first. axes: those whose entries run one by
-        one, the outermost first.
-    is_gradient: whether the net is that of a gradient, whose own backward pass mostly never runs.
+    joined: the axes whose entries joined the batch, the last one first. axes: the axes whose entries run one
+        by one, the outermost first.
+    is_gradient: whether the net computes a gradient, whose own backward pass rarely runs.
     saves: where the values that a backward pass reads are kept; None if there will be none.
-    reads: the values that the forward pass saved, if this net is that of the gradient; else None.
+    reads: the values that the forward pass saved, if this net computes the gradient; else None.
     """
 
     net: DifferentiableNet
@@ -105,9 +103,7 @@ class MappedNet:
     reads: Saved | None = None
 
     def saving(self, wanted: tuple[int, ...]) -> "MappedNet":
-        """Returns this run so that it saves what the gradients of the inputs at the positions `wanted` read,
-        unless it saves values already.
-        """
+        """Returns this run, saving what gradients at positions `wanted` read, unless it saves already."""
         if self.is_gradient or self.saves is not None or not wanted:
             return self
         return replace(self, saves=Saved(wanted, len(self.joined)))
@@ -127,8 +123,8 @@ class MappedNet:
         )
 
     def tangent(self, moved: tuple[int, ...]) -> "MappedNet":
-        """Returns the run of the tangents of the floating-point results, of the same inputs and the tangents
-        of those at the positions `moved`.
+        """Returns a run that computes the tangents of the floating-point results from the same inputs and the
+        tangents of the inputs at positions `moved`.
         """
         axes = (MappedAxis(a.count, a.dims + tuple(a.dims[place] for place in moved)) for a in self.axes)
         return replace(self, net=self.net.tangent(moved), axes=tuple(axes), saves=None, reads=None)
@@ -254,7 +250,7 @@ def mapped(
 
     apply: runs a net on tensors.
     run: the net.
-    axis: the further axis.
+    axis: the added axis.
     tensors: the inputs of the net; None for a memory of zeros.
     """
     run = run.joining()

@@ -1,6 +1,5 @@
-"""Tensors without numbers, which have a shape and a dtype alone: those on the device "meta", and those that
-PyTorch's tracers and transforms give. A step is traced with zeros in their place, and results are made like
-them.
+"""Tensors without numbers, which have a shape and a dtype alone: tensors on the device "meta", and tensors of
+PyTorch's tracers and transforms. A step is traced with zeros in their place, and results are made like them.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -63,9 +62,7 @@ def parameters_with_numbers(step: Any) -> Generator[None]:
 
 def empty_results(types: Sequence[Type], lead: Mapping[Extent, Sequence[int]], like: Any) -> list[Any]:
     """Returns empty tensors of some types, made by the tensor `like`: on its device, or without numbers as it
-    is.
-
-    lead: for each extent the sizes of the axes ahead of the features; an extent that it lacks has none.
+    is. lead: for each extent the sizes of the axes ahead of the features; an extent that it lacks has none.
     """
     return [
         like.new_empty((*lead.get(type_.extent, ()), *type_.shape), dtype=getattr(torch, type_.dtype))
@@ -78,7 +75,7 @@ def without_numbers(net: DifferentiableNet, positions: Positions, inputs: Sequen
     the shapes and dtypes of the results, which have gradients.
 
     positions: where the steps of the sequences lie.
-    inputs: the inputs of the net, those per step first; None stands for a memory of zeros.
+    inputs: the inputs of the net, inputs per step first; None stands for a memory of zeros.
     """
     floats = [tensor for tensor in inputs if tensor is not None and tensor.is_floating_point()]
     every = sum((tensor.float().sum() for tensor in floats), torch.zeros((), device=META))

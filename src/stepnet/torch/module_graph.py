@@ -136,9 +136,7 @@ def graph(
 
 
 def no_steps_error(arguments: dict[str, Any]) -> InputError:
-    """Makes the error for a module's example arguments of which none has steps. arguments: the values by
-    name.
-    """
+    """Makes the error for example arguments none of which has steps. arguments: the values by name."""
     for name, value in arguments.items():
         if any(isinstance(leaf, np.ndarray) for leaf in leaves(value)):
             return InputError(
@@ -151,9 +149,7 @@ def no_steps_error(arguments: dict[str, Any]) -> InputError:
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
-    """Copies the tensors of a module's state_dict to arrays, by name; raises `InputError` for unsupported
-    dtypes.
-    """
+    """Copies the tensors of a state_dict to arrays, by name; raises `InputError` for unsupported dtypes."""
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     for name, tensor in tensors.items():
         dtype_of(tensor, f"parameter {name}")
@@ -220,7 +216,7 @@ class ModuleArgument:
 
         def spec(tensor: Any) -> Spec:
             """Returns the `Spec` (sizes of the features, dtype) of a tensor of the argument: its sizes
-            without those of sequences and steps.
+            without the axes of sequences and steps.
             """
             sizes = [
                 size for place, size in enumerate(tensor.shape) if letters[place : place + 1] in ("", "_")
@@ -270,7 +266,8 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
 def called_with(model: Any, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the positional and the named arguments of a call of a module's forward.
 
-    arguments: as `arguments_of` has them: those of `*args` are "args[0]" and on, those of `**kwargs` by name.
+    arguments: the result of `arguments_of`, where `*args` are "args[0]", "args[1]" and so on, and `**kwargs`
+    have their names.
     """
     parameters, left = inspect.signature(model.forward).parameters, dict(arguments)
     several = [name for name, each in parameters.items() if each.kind is inspect.Parameter.VAR_POSITIONAL]
@@ -443,9 +440,8 @@ class TracedModule:
             )
 
     def check_dtypes(self, sequences: Any, statics: Any) -> None:
-        """Raises `InputError` for arguments of a call of other dtypes than those of the example.
-
-        sequences, statics: the `Spec`s of the arguments, by name if there are several.
+        """Raises `InputError` for arguments of a call with other dtypes than in the example. sequences,
+        statics: the `Spec`s of the arguments, by name if there are several.
         """
         given = self.arguments_of_kind("sequences", sequences) | self.arguments_of_kind("static", statics)
         check_dtypes("the example", {name: self.forms[name].specs for name in given}, given)

@@ -1,9 +1,9 @@
-"""Where the tensors of a call lie, and how they become arrays of an engine, and results tensors again.
+"""Places of a call's tensors (host or device), and conversions of tensors to an engine's arrays and back.
 
     CPU     arrays of NumPy, which share the memory of the tensors
     GPU     arrays of the device, where the tensors lie; memory for results comes from PyTorch's allocator
 
-On a GPU work goes to PyTorch's current stream, in the order in which it is given, as that of PyTorch itself.
+On a GPU work goes to PyTorch's current stream, in the order in which it is given, as PyTorch's own work does.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class HostPlace:
     """Tensors on the CPU, as arrays of NumPy."""
 
     def engines(self, asked: Asked) -> Asked:
-        """Returns the engines that run a call: those asked for, in order of preference."""
+        """Returns the engines asked for, in order of preference."""
         return asked
 
     def passes(
@@ -116,7 +116,6 @@ class DevicePlace:
 
     def arrays(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns arrays where the tensors lie; None stays None. One with gaps is copied within the device.
-
         Raises `InputError` for a tensor on another device.
         """
         return [None if tensor is None else self.array_of(tensor) for tensor in tensors]

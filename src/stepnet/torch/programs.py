@@ -95,9 +95,7 @@ def reason_of(error: Exception) -> str:
 
 
 def call_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the positional and the named arguments of an example call: a dict of named ones, a tuple of
-    positional ones, or a single one.
-    """
+    """Returns the positional and named arguments of an example: a dict, a tuple, or a single one."""
     if isinstance(example, Mapping):
         return (), dict(cast("Mapping[str, Any]", example))
     given: tuple[Any, ...] = cast("Any", example) if type(example) is tuple else (example,)

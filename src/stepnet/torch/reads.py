@@ -1,8 +1,8 @@
 """Finds the values that a step written with PyTorch reads besides its arguments and parameters
 (`trace.reads`).
 
-The parameters and buffers of a module are arguments of its trace. Its other attributes, those of the modules
-in it, and its hooks are not: a trace keeps their values.
+The parameters and buffers of a module are arguments of its trace. Its hooks and other attributes, and the
+attributes of modules in it, are not: a trace keeps their values.
 """
 
 from collections.abc import Sequence
@@ -67,8 +67,9 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset(), has_computed: boo
 
 
 def global_settings() -> list[ReadSource]:
-    """Lists the one `ReadSource` (names, and a function that reads the values again) of the settings that
-    PyTorch reads in every step, to notice when they change: the hooks of all modules and the default dtype.
+    """Lists one `ReadSource` (names, and a function that reads the values again): the settings that PyTorch
+    reads in every step, which are the hooks of all modules and the default dtype. It serves to notice
+    changes.
     """
     hooks = [getattr(modules, kind) for kind in GLOBAL_HOOKS]
     names = [
@@ -88,7 +89,7 @@ def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
     """Makes the `ReadSource` of a module's attributes: their names, and a function that reads them again to
     notice changes.
 
-    Attributes that PyTorch and stepnet use internally, and those with a name in `ignored`, are left out.
+    Attributes that PyTorch and stepnet use internally, and attributes with a name in `ignored`, are left out.
     """
     bases = [base.__module__ for base in type(module).__mro__]
     kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]

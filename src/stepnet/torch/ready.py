@@ -103,9 +103,7 @@ class ZoneoutGRUCell(nn.Module):
     """A step of `ZoneoutGRU`. In training, x has the inputs, then the mask of units that keep their state."""
 
     def __init__(self, inputs: int, hidden: int, zoneout: float) -> None:
-        """Creates a GRU cell with zoneout, which keeps parts of its memory. zoneout: the probability that a
-        unit keeps its memory.
-        """
+        """Creates a GRU cell with zoneout, the probability that a unit keeps its memory."""
         super().__init__()  # type: ignore[misc]
         self.inputs, self.zoneout = inputs, zoneout
         self.cell = nn.GRUCell(inputs, hidden)
@@ -252,9 +250,7 @@ class PeepholeLSTMCell(nn.Module):
     """One step of `PeepholeLSTM`."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
-        """Creates the linear layers of an LSTM cell with peepholes, and the peephole weights of its gates i,
-        f and o.
-        """
+        """Creates the linear layers of the cell, and the peephole weights of its gates i, f and o."""
         super().__init__()  # type: ignore[misc]
         self.from_x, self.from_h = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden, bias=False)
         self.peephole = nn.Parameter(torch.empty(3, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))

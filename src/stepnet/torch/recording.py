@@ -126,9 +126,7 @@ def constant_in_graphs(function: Function) -> Function:
 
 
 def needs_torch_nn() -> bool:
-    """Tells whether torch.nn's own layers must run, because torch.jit.trace or stepnet records their
-    operations.
-    """
+    """Tells whether torch.nn's own layers must run: torch.jit.trace or stepnet records their operations."""
     return torch.jit.is_tracing() or stepnet_traces()
 
 

@@ -109,9 +109,7 @@ def unbound(x: Any, dim: int = 0) -> Any:
 
 
 def refused(message: str) -> Callable[..., Any]:
-    """Makes the replacement, in traces, of a function that a step cannot call: it raises a `StepError` with
-    this message.
-    """
+    """Makes the replacement of a function that a step cannot call: it raises a `StepError`."""
 
     def rule(*_: Any, **__: Any) -> Any:
         """Raises the error, whatever the arguments."""
@@ -210,12 +208,10 @@ class Rewritten(overrides.TorchFunctionMode):
     def __init__(
         self, replaced: Mapping[Callable[..., Any], Callable[..., Any]], line: Callable[[], str]
     ) -> None:
-        """Stores the table of functions of PyTorch that are traced as other functions, and the function that
-        returns the user's current line.
-        """
+        """Stores the table of replaced functions, and the function that returns the user's line."""
         super().__init__()  # type: ignore[misc]
         self.replaced, self.line = replaced, line
-        # The whole trace may run inside custom autograd functions, which are not those of the step.
+        # The whole trace may run inside custom autograd functions that do not belong to the step.
         self.around = calls_of(FUNCTION)
 
     def __torch_function__(

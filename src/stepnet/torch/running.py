@@ -32,9 +32,8 @@ def run_net_on(
 
 
 def run_forward(passes: Passes, positions: Positions, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a net's forward pass on tensors; returns its results, then the saved values.
-
-    positions: where the steps of the sequences lie. tensors: the net's inputs; None for a memory of zeros.
+    """Runs a net's forward pass on tensors; returns its results, then the saved values. positions: where the
+    steps of the sequences lie. tensors: the net's inputs; None for a memory of zeros.
     """
     place = place_of(tensors, passes.engine)
     with place.running():
@@ -51,8 +50,8 @@ def run_backward(
 ) -> tuple[Any, ...]:
     """Runs a net's backward pass; returns the gradients as tensors.
 
-    positions: where the steps of the sequences lie. tensors: the net's inputs. cotangents: those of its
-        floating-point results. saved: the values that its forward pass saved.
+    positions: where the steps of the sequences lie. tensors: the net's inputs. cotangents: the cotangents of
+    its floating-point results. saved: the values that its forward pass saved.
     """
     place = place_of(tensors, passes.engine)
     with place.running():

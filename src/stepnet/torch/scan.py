@@ -141,11 +141,10 @@ class Scan(torch.nn.Module):
         Args:
             x: The inputs [batch, time, ...], in the structure of the step; [time, batch, ...] without
                 `batch_first`. The outputs are as they are.
-            initial: What the sequences begin with, [batch, ...] in the structure of the memory; None is
-                zeros.
-            statics: What each sequence has once, [batch, ...].
-            lengths: How many steps each sequence has, whole numbers [batch], where they differ. Outputs
-                behind the last step are zeros.
+            initial: The initial memory, [batch, ...] in the structure of the memory; None for zeros.
+            statics: The values that each sequence has once, [batch, ...].
+            lengths: The number of steps of each sequence, whole numbers [batch]; None if all have the same.
+                Outputs behind the last step are zeros.
             **unknown: None: other names are errors, which say the argument that is meant.
 
         Raises:
@@ -167,8 +166,8 @@ class Scan(torch.nn.Module):
         """Implements `forward`: checks its arguments and runs the recurrence over the inputs x. Returns the
         outputs and the last memories in the structures of the step.
 
-        initial: the first memories; None for zeros. statics: values for all steps. lengths: those of the
-            sequences; None for no padding.
+        initial: the first memories; None for zeros. statics: values for all steps. lengths: the lengths of
+            the sequences; None for no padding.
         """
         check_recorded()
         tensors, order = self.tensors, checked_engine(self.engine)
@@ -235,9 +234,7 @@ class Scan(torch.nn.Module):
         return self._rnn.as_declared(x)
 
     def params_in_structure(self, values: Sequence[Any]) -> Any:
-        """Arranges values, one for each parameter of this module, in the structure in which its recurrence
-        takes parameters.
-        """
+        """Arranges values, one per parameter, in the structure of the recurrence's parameters."""
         return rebuild(self._rnn.params, values)
 
     def nets_for(self, tensors: list[Any]) -> ModelNets[RNN]:

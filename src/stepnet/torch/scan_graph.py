@@ -81,9 +81,9 @@ def blank_of_kind(kind: str, lead: int) -> Any:
 
 @constant_in_graphs
 def net_facts(name: str, x: Any, initial: Any, statics: Any) -> tuple[Any, ...]:
-    """Returns the facts of the net of a `Scan` for arguments of some kinds: the fields of `NetFacts`.
+    """Returns the fields of `NetFacts`, for the net of a `Scan` with arguments of these kinds.
 
-    name: of the module. x, initial, statics: the arguments, with the kind of each tensor as leaf.
+    name: the name of the module. x, initial, statics: the arguments, with the kind of each tensor as leaf.
     """
     module = MODULES[name]
     tensors = module.tensors
@@ -111,9 +111,8 @@ def net_facts(name: str, x: Any, initial: Any, statics: Any) -> tuple[Any, ...]:
 
 def run_in_graph(module: Any, name: str, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
     """Adds the operator of a `Scan` to the graph that PyTorch makes; returns the outputs and the last
-    memories in the structures of the step.
-
-    name: of the module, in `MODULES`. The other arguments are those of a call of the module.
+    memories in the structures of the step. name: the name of the module in `MODULES`. The other arguments are
+    as in a call of the module.
     """
     x, initial, statics = (transform(in_float, value) for value in (x, initial, statics))
     once = (transform(lambda tensor: kind_of(tensor, 1), value) for value in (initial, statics))

@@ -135,7 +135,7 @@ class SequencePlaces:
 
 def leading_axes(form: str) -> int:
     """Returns the number of axes before the features in the data of sequences of a form: two, batch and time,
-    for padded ones, and one for those of which only the steps are there.
+    for padded sequences, and one for packed sequences, which are steps end to end.
     """
     return 1 if form in ("packed", "jagged") else 2
 
@@ -198,9 +198,8 @@ def untracked(tensor: Any, what: str) -> Array:
 
 
 def check_capture(what: str, is_captured: bool) -> None:
-    """Raises `InputError` for numbers on a GPU that the host would read while a graph is captured.
-
-    what: their name. is_captured: whether PyTorch captures a CUDA graph.
+    """Raises `InputError` for numbers on a GPU that the host would read while a graph is captured. what:
+    their name. is_captured: whether PyTorch captures a CUDA graph.
     """
     if is_captured:
         raise InputError(CAPTURED.format(what))
@@ -228,9 +227,7 @@ def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, An
 
 
 def named_tensors(what: str, value: Any) -> dict[str, Any]:
-    """Lists the tensors of an argument `value` by names for messages; empty for None. what: the argument's
-    name.
-    """
+    """Lists the tensors of an argument by names for messages; empty for None. what: the argument's name."""
     tensors = {f"{what} {name}".strip(): leaf for name, leaf in named_leaves(value)}
     return {name: leaf for name, leaf in tensors.items() if isinstance(leaf, torch.Tensor)}
 
@@ -256,9 +253,8 @@ def unchanged(outputs: Any) -> Any:
 
 @lru_cache(MOST_KEPT)
 def dense_positions(first: int, second: int, time_major: bool) -> Positions:
-    """Returns the positions of sequences of equal length, with data [first, second, ...]; cached.
-
-    time_major: whether the first axis is time and the second batch.
+    """Returns the positions of sequences of equal length, with data [first, second, ...]; cached. time_major:
+    whether the first axis is time and the second batch.
     """
     rows, time = (second, first) if time_major else (first, second)
     return Positions.padded(np.full(rows, time, np.int64), time, time_major)
@@ -357,11 +353,12 @@ def is_autocast(device: Any) -> bool:
 
 
 def dtype_of_run(name: str, device: Any, dtype: Any, states: Any) -> Any:
-    """Returns the dtype in which a layer or a cell runs on a device: `dtype`, that of its parameters. Under
-    autocast it is the dtype of the results of torch.nn's layer, except for float64, which autocast leaves.
+    """Returns the dtype in which a layer or a cell runs on a device: `dtype`, the dtype of its parameters.
+    Under autocast it is the dtype of the results of torch.nn's layer, except for float64, which autocast
+    leaves unchanged.
 
-    name: of `KEEP_STATES`, such as "LSTM", or "LSTM cell". states: the dtype of its states, or, without any,
-    of the input.
+    name: a name in `KEEP_STATES`, such as "LSTM", or "LSTM cell". states: the dtype of its states, or,
+    without any, of the input.
     """
     if dtype is torch.float64 or not is_autocast(device):
         return dtype
@@ -396,7 +393,7 @@ def check_tensors(
     """Raises `InputError` unless all tensors of a call are dense, are on the device of the data, and have the
     same dtype, one of `DTYPES`.
 
-    title: the class name of the module. names: those of the parameters. data: the input of the call.
+    title: the class name of the module. names: the names of the parameters. data: the input of the call.
     states: h, and c of an LSTM; may be empty.
     """
     dtype, device = parameters[0].dtype, data.device
@@ -438,8 +435,8 @@ def tensors_named(module: Any, names: Iterable[str]) -> list[Any]:
 
 
 def has_own_functions(tensors: Iterable[Any]) -> bool:
-    """Tells whether a tensor is of a class that may replace PyTorch's functions, as the weights do of which
-    PyTorch computes a gradient for each sample. torch.nn's own functions must run on such tensors.
+    """Tells whether a tensor's class may replace PyTorch's functions, as weights do while PyTorch computes
+    per-sample gradients. torch.nn's own functions must run on such tensors.
     """
     kinds: Any = set(map(type, tensors))
     if kinds <= PLAIN:
@@ -462,7 +459,7 @@ def runs_on(device: Any, engine: Asked) -> bool:
 def is_taken(kind: str, number: int, engine: Asked) -> bool:
     """Tells whether engines take tensors where they lie on a device.
 
-    kind: the type of the device by PyTorch's name. number: of the device among those of the type.
+    kind: PyTorch's name for the type of the device. number: the index of the device within the type.
     engine: an engine, or several in order of preference.
     """
     return kind in devices_of(engine) or engine_at(engine, kind, number) is not None

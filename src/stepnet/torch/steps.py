@@ -1,4 +1,4 @@
-"""`GRUCell`, `LSTMCell` and `RNNCell` in place of those of torch.nn: a call runs one step.
+"""`GRUCell`, `LSTMCell` and `RNNCell` that replace the cells of torch.nn: a call runs one step.
 
 h = GRUCell(3, 4)(x, h)    ->    the layer's net, over sequences of one step with the initial state h
 """
@@ -95,9 +95,7 @@ def mode_of(module: Any) -> str:
 
 
 def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
-    """Lists h, and c of an LSTM, from a cell's argument `hx`; None gives zeros like the input `value`. mode:
-    the kind of cell, such as "LSTM".
-    """
+    """Lists h (and c of an LSTM) of a cell's argument `hx`; None gives zeros like the input `value`."""
     if hx is None:
         zeros = value.new_zeros(*value.shape[:-1], module.hidden_size)
         return [zeros, zeros] if mode == "LSTM" else [zeros]
@@ -142,8 +140,8 @@ def next_states(
 
 
 def sizes_of_cell(module: Any, dtype: Any = None) -> CellSizes:
-    """Reads the sizes and settings of a cell of torch.nn, which determine its net. dtype: in which it runs;
-    None for that of its parameters.
+    """Reads the sizes and settings of a cell of torch.nn, which determine its net. dtype: the dtype in which
+    it runs; None for the dtype of its parameters.
     """
     kind = DTYPES[module.weight_hh.dtype if dtype is None else dtype]
     return CellSizes(mode_of(module), module.input_size, module.hidden_size, bias=module.bias, dtype=kind)

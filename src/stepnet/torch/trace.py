@@ -20,13 +20,7 @@ torch: Any = pytorch("torch")
 
 
 def trace(
-    step: Any,
-    example: Any,
-    *,
-    statics: Any = None,
-    reverse: bool = False,
-    unroll: int = 1,
-    until: Any = None,
+    step: Any, example: Any, *, statics: Any = None, reverse: bool = False, unroll: int = 1, until: Any = None
 ) -> RNN:
     """Makes a recurrence of a step that is written with PyTorch.
 
@@ -194,9 +188,7 @@ def dtype_of(tensor: Any, what: str) -> str:
 
 
 def parameter(leaf: Any) -> Any:
-    """Copies a parameter of a step, a tensor or an array-like, to an array; raises `InputError` for
-    unsupported dtypes.
-    """
+    """Copies a parameter, a tensor or an array-like, to an array; `InputError` for unsupported dtypes."""
     if not isinstance(leaf, torch.Tensor):
         return array_of(leaf, "a parameter").copy()
     dtype_of(leaf, "a parameter")
@@ -239,9 +231,8 @@ class OfFunction:
 
 
 def held_by(name: str, value: Any) -> str:
-    """Returns the text for what an argument of a step holds: the names in a dict, the count of a list.
-
-    name: the name of the argument.
+    """Returns the text for what an argument of a step holds: the names in a dict, the count of a list. name:
+    the name of the argument.
     """
     if isinstance(value, dict):
         return f"`{name}` has {', '.join(map(str, cast('dict[Any, Any]', value))) or 'none'}"

@@ -161,9 +161,9 @@ class RejectedRows:
         mark: dict[str, Any],
         resume: bool,
     ) -> "RejectedRows":
-        """Checks the path of the file for rows that cannot be run, and opens that of the run to resume.
-        Raises `InputError` for a column with the name of one of the file's own, and `FileError` for a path
-        that cannot be used: inside a folder that is read, inside the output, or an existing file.
+        """Checks the path of the file for rows that cannot be run; with `resume`, opens the file of the
+        earlier run. Raises `InputError` for a column whose name the file uses for its own, and `FileError`
+        for a path that cannot be used: inside a folder that is read, inside the output, or an existing file.
 
         folders: the folders that are read. selection: the columns that are passed on. mark: version, model
         and options. resume: whether an existing file is accepted, if an earlier run with the same `mark`
@@ -217,7 +217,7 @@ class RejectedRows:
 
     def check(self, plan: ResultsPlan) -> None:
         """Raises `FileError` if rejected rows of an existing result are missing, fewer or more than its
-        metadata says. plan: the results of the run, those to make and those that exist.
+        metadata says. plan: the results of the run, with the ones that exist already.
         """
         for job in plan.jobs:
             record = plan.done.get(job.target)
@@ -235,9 +235,7 @@ class RejectedRows:
                 )
 
     def has_temporary_file(self, job: Job) -> bool:
-        """Returns True if the rows rejected for a job's result are in a temporary file of this run or of the
-        run to resume.
-        """
+        """Returns True if a temporary file of this or the resumed run has the job's rejected rows."""
         path = self.temporary_path(job)
         part = read_record(path) if path.exists() else None
         return part is not None and difference(part.mark, job.mark) is None
@@ -326,9 +324,7 @@ def check_target_path(path: Path, output: Path, folders: Iterable[Path]) -> None
 
 
 def schema_of_parquet(schema: Any) -> Any:
-    """Returns the schema that a Parquet file has if it is written with `schema`: types that Parquet lacks are
-    replaced.
-    """
+    """Returns the schema of a Parquet file written with `schema`, with types that Parquet lacks replaced."""
     pyarrow, parquet = (pyarrow_module(name, FILES) for name in ("pyarrow", "pyarrow.parquet"))
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(pyarrow.Table.from_batches([no_rows(schema)]), sink)

@@ -42,10 +42,10 @@ class Dictionaries:
         return pyarrow_module().RecordBatch.from_arrays(columns, schema=records.schema)
 
     def _column(self, name: str, column: Any) -> Any:
-        """Returns one column of a batch, rewritten to use one dictionary that is joined with those of earlier
-        batches and stored in `before`. If pyarrow cannot join them, notes the reason in `unjoined` and
-        returns the column as it is. Raises `InputError` for a dictionary that is too large, and for orders
-        that differ.
+        """Returns one column of a batch, rewritten to use one dictionary, which joins the dictionaries of
+        earlier batches and is stored in `before`. If pyarrow cannot join them, notes the reason in `unjoined`
+        and returns the column as it is. Raises `InputError` for a dictionary that is too large, and for
+        orders that differ.
         """
         pyarrow = pyarrow_module()
         if name not in self.before and has_empty(column):
@@ -72,9 +72,7 @@ class Dictionaries:
         return unified
 
     def refusal_text(self) -> str:
-        """Returns the message for a batch that cannot be written because its dictionaries cannot be joined
-        with those before; "" if there is none.
-        """
+        """Returns the message for a batch whose dictionaries cannot be joined with earlier ones, else ""."""
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 

@@ -41,8 +41,8 @@ class Listing:
     """Files in the order in which they are run.
 
     folders: the folders that were searched, with all folders inside them. passed_over: the number of files
-    that were not taken, for their ending, or for a name that begins with a dot or an underscore.
-    passed_names: the names of those with another ending.
+    left out because of their ending, or of a dot or underscore at the start of their name. passed_names: the
+    names of the files left out because of their ending.
     """
 
     files: list[InputFile] = field(default_factory=list[InputFile])
@@ -90,8 +90,9 @@ def add_path(path: Path, found: Listing) -> None:
 
 
 def add_glob(pattern: Path, found: Listing) -> None:
-    """Adds the table files that a glob matches, and those of matched folders, to the listing `found`, sorted
-    by their names: paths below the last folder before the pattern. Raises `FileError` for a match outside it.
+    """Adds the table files that a glob matches, and the table files in matched folders, to the listing
+    `found`, sorted by their names: paths below the last folder before the pattern. Raises `FileError` for a
+    match outside it.
     """
     fixed = next(index for index, part in enumerate(pattern.parts) if glob.has_magic(part))
     root, inside = Path(*pattern.parts[:fixed]), Listing()

@@ -26,10 +26,10 @@ LOCK = ".lock"
 
 
 class FileLock:
-    """A lock, which is held until it is closed. number: the descriptor of what is locked."""
+    """A lock, which is held until it is closed. number: the descriptor of the locked file."""
 
     def __init__(self, number: int) -> None:
-        """Takes the descriptor of what is locked."""
+        """Takes the descriptor of the locked file."""
         self.number: int | None = number
 
     def close(self) -> None:
@@ -40,9 +40,7 @@ class FileLock:
 
 
 def locked_partial(path: Path) -> FileLock:
-    """Locks the unfinished file at a path, which is made if it is missing. Raises `FileError` if another
-    process has locked it.
-    """
+    """Creates and locks the unfinished file at a path; raises `FileError` if it is locked already."""
     if not HAS_FLOCK:
         return locked_beside(path.with_name(path.name + LOCK), path)
     return locked(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666), path)

@@ -94,9 +94,7 @@ def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 
 def origin_of(mark: dict[str, Any]) -> str:
-    """Returns a digest that identifies the input rows of a result: the input file, and which part of it.
-    mark: the metadata of the result.
-    """
+    """Returns a digest of a result's input file and the part of it. mark: the result's metadata."""
     origin = {name: mark.get(name) for name in ("input", "part")}
     return hashlib.blake2b(canonical_json(origin), digest_size=16).hexdigest()
 

@@ -46,9 +46,7 @@ class Channel:
             self.room.put(None)
 
     def put(self, item: Any) -> None:
-        """Waits for room in this queue between threads, then adds an item; raises `StoppedError` if it was
-        stopped.
-        """
+        """Waits for room in this queue between threads, then adds an item; `StoppedError` if stopped."""
         self.check()
         self.room.get()
         self.check()
@@ -60,9 +58,7 @@ class Channel:
             raise StoppedError
 
     def stop(self) -> None:
-        """Stops this queue between two threads: a thread that puts an item, or takes one after the last, gets
-        `StoppedError`.
-        """
+        """Stops this queue: a thread that puts an item, or takes one after the last, gets `StoppedError`."""
         self.stopped = True
         self.room.put(None)
         self.items.put(StoppedError())
@@ -279,9 +275,7 @@ class ResultWriter:
         return record
 
     def drop(self) -> None:
-        """Removes the unfinished files of a result, those of its rows and of its rejected rows, after an
-        error.
-        """
+        """Removes the unfinished files of a result (rows and rejected rows) after an error."""
         for result_file in (self.target, self.aside):
             if result_file is not None:
                 result_file.drop()

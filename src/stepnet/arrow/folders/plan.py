@@ -254,9 +254,7 @@ def plan_file(job: Job, resume: bool, force: bool) -> ResultsPlan:
 
 
 def check_result(path: Path, job: Job) -> ResultRecord:
-    """Reads the record (the stored metadata) of the result at `path`; raises `FileError` if it is not the
-    result of the job.
-    """
+    """Reads the record of the result at `path`; raises `FileError` if it is not the result of the job."""
     record = read_record(path)
     reason = "it is not a result of stepnet run" if record is None else difference_of(record, job)
     if record is None or reason:
@@ -278,9 +276,7 @@ def difference_of(record: ResultRecord, job: Job) -> str | None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yields all files of a folder and its subfolders, sorted by name in each folder, without following links
-    to folders.
-    """
+    """Yields all files below a folder, sorted by name in each folder; links to folders are not followed."""
     folders = [folder]  # before Python 3.12 `os.walk` recurses for each level
     while folders:
         index, inside = folders.pop(), list[Path]()

@@ -127,7 +127,7 @@ class RunRequest:
         """Checks the arguments of `run` about model and columns, and lists the jobs; opens all files, but
         reads no rows.
 
-        found: the inputs. target: the output. The other arguments are those of `run`.
+        found: the inputs. target: the output. The other arguments are as for `run`.
         """
         checked_engine(engine)
         choice(result, "result is 'last' or 'outputs'", OUTPUTS)
@@ -138,15 +138,7 @@ class RunRequest:
         first = TableFile.of(found.files[0].path)
         with named(first.name):
             name = list_column(first.schema, column)
-        predictor = Predictor(
-            source,
-            name,
-            result,
-            keep,
-            memory=JOINED,
-            engine=engine,
-            refuse_nan=refuse_nan,
-        )
+        predictor = Predictor(source, name, result, keep, memory=JOINED, engine=engine, refuse_nan=refuse_nan)
         with named(first.name):
             selection = predictor.select(first.schema)
         options = {
@@ -184,10 +176,10 @@ def names_file(output: str | Path, target: Path) -> bool:
 
 def format_of(asked: str | None, file: Path | None) -> str:
     """Returns the format of the result files, "parquet" or "arrow". Raises `InputError` for another format,
-    and if the format that the user asks for is not that of the output file's ending.
+    and for a format that contradicts the ending of the output file.
 
-    asked: the format that the user asks for; None for that of the ending, or "parquet" for a folder. file:
-    the path of an output file; None for an output folder.
+    asked: the format that the user asks for; None for the format of the ending, or "parquet" for a folder.
+    file: the path of an output file; None for an output folder.
     """
     ending = "parquet" if file is None or file.suffix.lower() not in ARROW_ENDINGS else "arrow"
     chosen = choice(

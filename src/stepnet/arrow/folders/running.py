@@ -49,7 +49,7 @@ class Summary:
     """The report of a run.
 
     files, results: the numbers of inputs and results, including those of earlier runs. before: the number of
-    results that existed already. sequences, steps: those of this run, without rows that were set aside.
+    results that existed already. sequences, steps: the counts of this run, without rows that were set aside.
     features: the numbers of the outputs of a step, or of a sequence. bad: the number of rows that were set
     aside, including earlier runs. passed_over: the number of files in folders that are no tables. seconds:
     the time of this run. left_out: the layers and arrays of the model file that were not run. passed_names:
@@ -189,9 +189,7 @@ def run(
 
 
 def numbers_in(result_type: Any) -> int:
-    """Returns how many numbers a step, or a sequence, has in results of an Arrow type, which is a struct for
-    a model of several outputs.
-    """
+    """Returns the count of numbers of an Arrow type, a struct if the model has several outputs."""
     if pyarrow_module().types.is_struct(result_type):
         return sum(numbers_in(field.type) for field in result_type)
     return prod(list_axes(result_type)[1])
@@ -234,11 +232,9 @@ def run_work(
 def run_plan(
     plan: ResultsPlan, predictor: Predictor, options: WriteOptions, progress: Callable[[Progress], None]
 ) -> RunCounts:
-    """Removes unfinished files, then makes those results of the run that do not exist yet; returns the counts
-    of rows, sequences and steps.
-
-    plan: the results to make, and those that exist. predictor: the model. options: the settings of the
-    writer. progress: called as the run advances.
+    """Removes unfinished files, then makes the results of the run that do not exist yet; returns the counts
+    of rows, sequences and steps. plan: the results to make, and the ones that exist. predictor: the model.
+    options: the settings of the writer. progress: called as the run advances.
     """
     for path in plan.partial:
         remove_partial(path)

@@ -60,7 +60,8 @@ class TableFile:
     """An input file of rows, Parquet or Arrow.
 
     kind: Parquet or Arrow. parts: the rows of each result. size: in bytes. time: the time of modification, in
-    nanoseconds. digest: of the size, and of the footer of a Parquet file or both ends of an Arrow file.
+    nanoseconds. digest: a hash of the size, and of the footer of a Parquet file or both ends of an Arrow
+    file.
     """
 
     path: Path
@@ -190,8 +191,8 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
 
 
 def group_start(source: Any, group: int) -> int:
-    """Returns the offset of the first byte of row group `group` of a Parquet file, `source`: of its first
-    page of any column; 0 without columns.
+    """Returns the offset in bytes of row group `group` in a Parquet file, `source`, which is where its first
+    page begins; 0 without columns.
     """
     check_group(source, group)
     row_group = source.metadata.row_group(group)

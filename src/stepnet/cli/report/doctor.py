@@ -70,9 +70,7 @@ def examine() -> Health:
     cache_facts = cache.examine()
 
     def problems() -> Iterator[Problem]:
-        """Yields the problems found in this installation: those of packages, engines, threads, cache and
-        shared memory.
-        """
+        """Yields this installation's problems: of packages, engines, threads, cache and shared memory."""
         yield from package_problems(packages)
         yield from engine_problems(engines, packages, why)
         yield from thread_problems(count, why)

@@ -33,9 +33,7 @@ def bar(shown: bool = True) -> Generator[Callable[[Done], None]]:
         task = progress.add_task("", total=None, sequences=0)
 
         def show(done: Done) -> None:
-            """Updates the progress bar of the terminal by a report of progress; its total is known from the
-            first report on.
-            """
+            """Updates the progress bar by a report; its total is known from the first report on."""
             if progress.tasks[0].total is None:
                 progress.reset(task, total=done.total, completed=int(done.done), sequences=done.sequences)
             progress.update(task, completed=done.done, sequences=done.sequences)

@@ -167,9 +167,7 @@ def title(module: Module) -> str:
 
 
 def unsettled(module: Module) -> str:
-    """Returns the message that asks for a missing size or setting (such as reset=after) of a module; "" if
-    nothing is missing.
-    """
+    """Returns the message that asks for a missing size or setting of a module; "" if nothing is missing."""
     try:
         module.solved_sizes()
         module.record.settled(module.semantics)
@@ -221,9 +219,7 @@ def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, A
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """Returns the settings of a module that neither its file nor the user states, with the usual values that
-    are assumed for them.
-    """
+    """Returns a module's settings that nobody stated, with the usual values assumed for them."""
     return module.record.assumed(module.semantics)
 
 

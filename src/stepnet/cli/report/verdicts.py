@@ -246,9 +246,7 @@ def is_saved(file: str) -> bool:
 
 
 def has_modules(files: Sequence[str], choice: LayoutChoice) -> Iterator[bool]:
-    """Tells of each file if it has recurrent layers, known or not. choice: the user's statements on how the
-    files' weights are arranged.
-    """
+    """Tells of each file if it has recurrent layers, known or not. choice: the user's statements."""
     for file in files:
         model = read(file, choice.layout, choice.layouts)
         yield bool(model.modules or model.unread())

@@ -70,9 +70,7 @@ def why_open(path: Path) -> str | None:
 
 
 def called(library: str, name: str, *arguments: Any) -> int:
-    """Calls a function of Windows by its name, with these arguments, and returns its result, an integer.
-    library: "advapi32" or "kernel32".
-    """
+    """Calls a function of Windows; returns its integer. library: "advapi32" or "kernel32"."""
     function = ctypes.CDLL(library)[name]
     function.restype = ctypes.c_ssize_t if name == "GetCurrentProcess" else ctypes.c_int
     return function(*arguments)

@@ -41,9 +41,8 @@ class Serializer:
     """
 
     def __init__(self, *classes: type, shortcuts: Mapping[type, Callable[..., Any]] | None = None) -> None:
-        """Prepares to write and read objects of these dataclasses, by the names of their fields.
-
-        shortcuts: for classes whose checks take long, a function that makes an object without checks.
+        """Prepares to write and read objects of these dataclasses, by the names of their fields. shortcuts:
+        for classes whose checks take long, a function that makes an object without checks.
         """
         self.classes = {class_: index for index, class_ in enumerate(classes)}
         self.names = [[field.name for field in fields(class_)] for class_ in classes]
@@ -185,7 +184,6 @@ class ValueReader:
 
     def __init__(self, serializer: Serializer, blobs: memoryview, given: Sequence[Any]) -> None:
         """Begins to restore a value. blobs: the bytes stored after the JSON, to which it refers by offset.
-
         given: the objects that were not written.
         """
         self.serializer, self.blobs, self.given = serializer, blobs, given

@@ -214,9 +214,7 @@ def own_files(folder: OpenFolder) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def foreign(folder: OpenFolder) -> list[str]:
-    """Lists the names in an open folder that are named as cache files but are no regular files, such as
-    links.
-    """
+    """Lists names in an open folder that look like cache files but are no regular files, such as links."""
     return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
 
 

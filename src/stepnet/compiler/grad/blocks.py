@@ -131,7 +131,7 @@ def matrices(recur: Recur) -> tuple[int, ...] | str:
         return f"its products are in {recur.precision.dtype}"
     if any(node.operation == "index" for node in body.nodes):
         return "a step reads its index"
-    if any(type_.extent not in (CONST, ROWS) for node in body.nodes for type_ in node.types):
+    if any(type_.extent not in (CONST, ROWS) for type_ in body.types):
         return "a step has sequences inside"
     found = [number for number in recur.memories if is_matrix(body.nodes[number])]
     if not found:

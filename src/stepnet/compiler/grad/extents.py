@@ -30,7 +30,6 @@ class Total:
     """Sum over all rows that is not built yet.
 
     operation: "contract" (outer products of two values), "scatter" (a value by an index), or "sum".
-    operands: its operands.
     rows: the number of rows in the result of a scatter.
     weights: the encoding of both sides of a contract (`stepnet.compiler.net.encodings`); None for none.
     """
@@ -74,9 +73,7 @@ Cotangents = tuple[Value | Total | None, ...]
 
 
 def outer(left: Value, right: Value) -> Value:
-    """Multiplies each row's vectors [..., k] and [..., n], and sums over the leading axes: gives [k, n] for
-    each row.
-    """
+    """Multiplies each row's vectors [..., k] and [..., n], summed over leading axes: [k, n] for each row."""
     product = left.reshape(*left.type.shape, 1) * right.reshape(
         *right.type.shape[:-1], 1, right.type.shape[-1]
     )
@@ -95,7 +92,6 @@ def one_hot(index: Value, rows: int, like: Value) -> Value:
 
 def matmul(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
     """Returns the cotangents of a matmul's operands: d @ right.T, and for the matrix a sum of outer products.
-
     d: the cotangent of the result y.
     """
     return d.apply("matmul", right.transposed.cast(d.type.dtype)), of_matrix(left.cast(d.type.dtype), d)

@@ -15,9 +15,7 @@ Cotangents = tuple[Value | None, ...]
 
 
 def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a slice's operand x: the cotangent d of the result y at the sliced features,
-    and 0 elsewhere.
-    """
+    """Returns the cotangent of a slice's operand: d at the sliced features, and 0 elsewhere."""
     for axis, (start, stop, stride) in enumerate(node.attributes["slices"]):
         read = range(x.type.shape[axis])[slice(start, None if stop < 0 else stop, stride)]
         d = put_back(d, axis - x.rank, list(read), x.type.shape[axis])
@@ -86,9 +84,7 @@ def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def concatenate(node: Node, d: Value, y: Value, *operands: Value) -> Cotangents:
-    """Returns the cotangents (gradients) of a concatenation's operands: the slices of the cotangent d of the
-    result y.
-    """
+    """Returns the cotangents of a concatenation's operands: the slices of the cotangent d of the result y."""
     axis: int = node.attributes["axis"] % y.rank
     gradients: list[Value] = []
     start = 0
@@ -103,9 +99,7 @@ def concatenate(node: Node, d: Value, y: Value, *operands: Value) -> Cotangents:
 
 
 def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
-    """Repeats a reduced value along the reduced axes, to the shape of `like`, the value not yet reduced.
-    axes: the reduced ones.
-    """
+    """Repeats a reduced value along the reduced axes, `axes`, to the shape of the operand, `like`."""
     over = {axis % like.rank for axis in axes}
     sizes = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
     return value.reshape(*sizes).broadcast(*like.type.shape)
@@ -117,9 +111,7 @@ def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of a max's or min's operand x: the cotangent d of the result y, divided equally
-    among the extreme elements.
-    """
+    """Returns the cotangent of a max's or min's operand: d, divided equally among the extreme elements."""
     those, count = extremes(node, x)
     return (spread(d / count, node.attributes["axes"], x) * those,)
 

@@ -32,10 +32,7 @@ from stepnet.errors import RefusedError
 
 
 def vjp(
-    net: Net,
-    argnums: Sequence[int] | None = None,
-    is_stored: bool = False,
-    chunks: FitsChunks | None = None,
+    net: Net, argnums: Sequence[int] | None = None, is_stored: bool = False, chunks: FitsChunks | None = None
 ) -> Net:
     """Makes the gradient net: it computes a net's results, and its inputs' cotangents from the results'.
 
@@ -77,10 +74,7 @@ def vjp(
 
 
 def joint_net(
-    net: Net,
-    argnums: Sequence[int] | None,
-    is_stored: bool = False,
-    chunks: FitsChunks | None = None,
+    net: Net, argnums: Sequence[int] | None, is_stored: bool = False, chunks: FitsChunks | None = None
 ) -> Net:
     """Makes the gradient net that `vjp` documents, without its checks: the results of a net, and cotangents
     of inputs from those of the results.
@@ -116,7 +110,6 @@ def joint_net(
 
 def seed_of(builder: Builder, type_: Type, name: str, is_stored: bool) -> int:
     """Adds an input for the cotangent of a result; returns the number of the cotangent as it is computed.
-
     type_: of the result. name: of the input. is_stored: whether the input has the result's own dtype.
     """
     computed = type_.computed

@@ -23,7 +23,6 @@ from stepnet.compiler.values.records import dataclass
 class IsolatedRecurrence:
     """Section (part of a net that is cut in sections) that is one recurrence.
 
-    section: the section.
     number: the node of the recurrence in the whole net.
     """
 
@@ -80,9 +79,7 @@ class IsolatedCut:
         return cls(net, order, tuple(depth), frozenset(known_once(net)))
 
     def backward(self) -> Iterator[Section | IsolatedRecurrence]:
-        """Yields the sections (parts of the net) from the last to the first, each with the results that later
-        sections read.
-        """
+        """Yields the sections from the last to the first, each with the results that later sections read."""
         required: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
 
         def want(numbers: Collection[int]) -> None:

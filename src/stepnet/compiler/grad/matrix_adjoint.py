@@ -55,9 +55,7 @@ class CoreOperands:
 
 @dataclass(frozen=True)
 class CoreNode:
-    """A recurrence that is a core. places: of its operands among the inputs of its node, in the order of
-    `all`.
-    """
+    """A recurrence that is a core. places: of its operands among its node's inputs, in the order of `all`."""
 
     core: MatrixCore
     recur: Recur
@@ -240,9 +238,7 @@ class TransposedCore:
     """Construction of the adjoint of a core."""
 
     def __init__(self, sweep: Sweep, number: int, node: CoreNode, cotangents: dict[int, Value]) -> None:
-        """Takes the reverse sweep, the core's node in the net, and the cotangents of its results, by
-        position.
-        """
+        """Takes the reverse sweep, the core's node, and the cotangents of its results by position."""
         self.sweep, self.core, self.recur = sweep, node.core, node.recur
         self.around = sweep.builder
         self.inputs = sweep.net.nodes[number].inputs

@@ -96,16 +96,16 @@ class MatrixCore:
 
     def inward(self, matrix: Value) -> Value:
         """Returns a matrix of the step as [heads, keys, values]."""
-        return turned(matrix, self.order).reshape(*self.sizes)
+        return with_axes_moved(matrix, self.order).reshape(*self.sizes)
 
     def outward(self, matrix: Value) -> Value:
         """Returns a matrix [heads, keys, values] in the shape that it has in the step."""
         shape = self.rule.body.type_of(self.rule.memory).shape
         whole = matrix.reshape(*(shape[axis] for axis in self.order))
-        return turned(whole, tuple(int(axis) for axis in np.argsort(self.order)))
+        return with_axes_moved(whole, tuple(int(axis) for axis in np.argsort(self.order)))
 
 
-def turned(value: Value, order: tuple[int, ...]) -> Value:
+def with_axes_moved(value: Value, order: tuple[int, ...]) -> Value:
     """Returns a value with its axes in another order."""
     return value if order == tuple(sorted(order)) else value.apply("transpose", order=order)
 
@@ -136,18 +136,14 @@ def matrix_core(recur: Recur) -> MatrixCore | str:
 
 
 def of_matrix(rule: MatrixRule, number: int) -> Array:
-    """Returns the flat indices of a factor's elements by which those of the matrix, [heads, keys, values],
-    are multiplied.
-    """
+    """Returns the indices of a factor's elements, one for each of the matrix, [heads, keys, values]."""
     type_, shape = rule.body.type_of(number), rule.body.type_of(rule.memory).shape
     at = np.broadcast_to(np.arange(type_.size).reshape(type_.shape), shape)
     return at.transpose((*rule.head_axes, *rule.key_axes, *rule.value_axes)).reshape(rule.sizes)
 
 
 def placed(rule: MatrixRule, number: int, at: Array) -> ShownElements:
-    """Returns an operand by elements of a value; as those of the value that it shows, if they are in order
-    there.
-    """
+    """Returns an operand by elements of a value, or of the value that it shows if they are in order there."""
     found, body = ShownElements(number, rule.body.type_of(number).size, at), rule.body
     while body.nodes[number].is_view and len(body.nodes[number].inputs) == 1:
         node = body.nodes[number]

@@ -51,9 +51,7 @@ class Transposed:
     others: dict[int, int] = field(default_factory=dict[int, int])
 
     def __post_init__(self) -> None:
-        """Reads the recurrence to be differentiated, its operands and the extent of its steps (such as
-        rows/steps) from the net.
-        """
+        """Reads the recurrence, its operands and the extent of its steps from the net."""
         node = self.sweep.net.nodes[self.number]
         self.recur, self.body, self.types = node.recur, node.recur.body, node.types
         self.operands = dict(zip(self.body.inputs, node.inputs, strict=True))
@@ -216,9 +214,7 @@ class Transposed:
         return Value(self.builder, input_number)
 
     def zeros(self, type_: Type) -> int:
-        """Adds zeros of this type to the net around the adjoint's body (the net of its step); returns the
-        number of their node.
-        """
+        """Adds zeros of this type to the net around the adjoint's body; returns the number of their node."""
         around = self.sweep.builder
         number = around.constant(np.zeros(type_.shape, type_.dtype))
         return around.add("expand", number, extent=type_.extent)

@@ -175,9 +175,7 @@ class Homes:
             raise refused(node, f"{what} reads steps of other pieces")
 
     def is_cut(self, number: int, index: int) -> bool:
-        """Tells whether the section (part of the net) `index` takes a value as an input: from outside the net
-        or from an earlier section.
-        """
+        """Tells whether section `index` takes a value as an input: from outside or an earlier section."""
         node = self.net.nodes[number]
         if node.operation == "input":
             return True
@@ -254,9 +252,7 @@ class SectionBuilder(PartBuilder):
     memories: list[Carried] = field(default_factory=list[Carried])
 
     def section(self) -> Section:
-        """Makes the section (part) of the net. All values that its results need and that it does not compute
-        are inputs.
-        """
+        """Makes the section. All values that its results need and it does not compute are inputs."""
         self.fill(self.required)
         ends = {memory.ends for memory in self.memories}
         results = [number for number in self.required if number not in ends]

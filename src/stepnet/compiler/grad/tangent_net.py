@@ -143,9 +143,7 @@ class ForwardSweep:
     # ---- recurrences
 
     def recur(self, number: int) -> None:
-        """Adds a recurrence that also computes tangents in place of one of the net, with its results and
-        their tangents.
-        """
+        """Adds a recurrence that computes the results of one of the net, and their tangents."""
         node, recur = self.net.nodes[number], self.net.nodes[number].recur
         operands = dict(zip(recur.body.inputs, node.inputs, strict=True))
         moving = [inside for inside, operand in operands.items() if operand in self.tangents]

@@ -45,7 +45,7 @@ class Value:
 
     def apply(self, operation: str, *others: "Value | float", **attributes: Any) -> "Value":
         """Adds a node to the net under construction, which applies an operation to this value and others
-        (numbers become constants); returns its result. attributes: those of the node.
+        (numbers become constants); returns its result. attributes: the attributes of the node.
         """
         values = (other if isinstance(other, Value) else self.constant(other) for other in others)
         numbers = (value.number for value in values)
@@ -116,9 +116,7 @@ class Value:
         return self.apply("transpose", order=(*axes[:-2], axes[-1], axes[-2]))
 
     def sum(self, *axes: int) -> "Value":
-        """Sums the value over these feature axes, which are counted from the end; returns the value itself
-        for no axes.
-        """
+        """Sums the value over feature axes, counted from the end; returns the value itself for no axes."""
         return self.apply("sum", axes=axes) if axes else self
 
     def slice(self, axis: int, start: int, stop: int, stride: int = 1) -> "Value":
@@ -150,9 +148,7 @@ class Value:
 
 
 def concatenated(axis: int, *values: Value) -> Value:
-    """Concatenates the features of values along one axis, counted from the end; a single value is returned as
-    it is.
-    """
+    """Concatenates values along a feature axis, counted from the end; returns a single value itself."""
     if len(values) == 1:
         return values[0]
     return values[0].apply("concatenate", *values[1:], axis=axis)

@@ -94,9 +94,7 @@ def product_with_rounded(left: Array, right: Array) -> Array:
 
 
 def product_with_whole_numbers(left: Array, right: Array) -> Array:
-    """Multiplies vectors by a matrix that is rounded to int8, with a scale for each column: [..., k] @
-    [k, n].
-    """
+    """Multiplies vectors by a matrix rounded to int8, with a scale for each column: [..., k] @ [k, n]."""
     q, b = whole_numbers(right, 0)
     return by_vector(left, q) * b[0]
 

@@ -80,10 +80,8 @@ class Extension:
             )
 
     def read(self, places: Array, lengths: Array) -> Array:
-        """Returns the step of its sequence that each extended step copies.
-
-        places: its position from the first step of the sequence on; negative ahead of it. lengths: the length
-        of its sequence.
+        """Returns the step of its sequence that each extended step copies. places: its position from the
+        first step of the sequence on; negative ahead of it. lengths: the length of its sequence.
         """
         last = lengths - 1
         if self.how == "replicate":
@@ -92,9 +90,7 @@ class Extension:
 
     def indices(self, made: Array, offsets: Array) -> Array:
         """Returns the index of the step that each extended step copies; raises `InputError` for sequences
-        that are too short.
-
-        made: where the extended sequences begin and end. offsets: where the sequences do.
+        that are too short. made: where the extended sequences begin and end. offsets: where the sequences do.
         """
         lengths, counts = np.diff(offsets), np.diff(made)
         self.check(lengths)

@@ -316,9 +316,8 @@ def extended_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
 def decays(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
-    """Computes a `decay_gradient` node, the gradients of the decays of a matrix.
-
-    segments: the numbers of rows, steps and deeper entries. memory: where the operands lie.
+    """Computes a `decay_gradient` node, the gradients of the decays of a matrix. segments: the numbers of
+    rows, steps and deeper entries. memory: where the operands lie.
     """
     given = decay_operands(operands, node.attributes["reads"], node.attributes["ends"])
     return memory.decay_gradient(given, segments.into(node.type.extent), node.attributes["reverse"])

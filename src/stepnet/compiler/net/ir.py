@@ -59,9 +59,7 @@ class Node:
 
     @property
     def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The left operands (values) and the right operands (matrices), by number, of a node that is a
-        product or a sum of products.
-        """
+        """The left operands (values) and right operands (matrices) of a product or a sum of products."""
         lefts: int = self.attributes.get("lefts", 1)
         return self.inputs[:lefts], self.inputs[lefts:]
 
@@ -113,6 +111,17 @@ class Net:
         """The type of the node with this number, which must have one result."""
         return self.nodes[number].type
 
+    @property
+    def types(self) -> Iterator[Type]:
+        """The types of all values of the net, of nodes with several results too."""
+        return (type_ for node in self.nodes for type_ in node.types)
+
+    def is_zeros(self, number: int) -> bool:
+        """Tells whether a node is a constant of zeros (bytes of 0), or one that is repeated for all rows."""
+        node = self.nodes[number]
+        constant = self.nodes[node.inputs[0]] if node.operation == "expand" else node
+        return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
+
     def users(self) -> list[list[int]]:
         """Lists, for each node, the numbers of the nodes that read it."""
         users: list[list[int]] = [[] for _ in self.nodes]
@@ -123,9 +132,7 @@ class Net:
 
 
 def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tuple[int, ...]) -> Net:
-    """Makes a net from nodes, inputs and results (by node number) that are known to be valid, without the
-    check, which takes time.
-    """
+    """Makes a net from nodes, inputs and results that are known to be valid, without the check, for speed."""
     net = object.__new__(Net)
     vars(net).update(nodes=nodes, inputs=inputs, results=results)
     return net
@@ -153,10 +160,7 @@ def check(net: Net) -> None:
 
 
 def types_of(
-    nodes: Sequence[Node],
-    operation: str,
-    inputs: tuple[int, ...],
-    attributes: Mapping[str, Any],
+    nodes: Sequence[Node], operation: str, inputs: tuple[int, ...], attributes: Mapping[str, Any]
 ) -> tuple[Type, ...]:
     """Determines the result types of an operation from its operands; raises `NetError` if they do not fit.
 
@@ -187,9 +191,8 @@ class Builder:
         self._listed = 0  # number of nodes entered in `_known`, which is done when a node is made
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
-        """Adds a node that applies `operation` to the nodes `inputs`, and returns its number.
-
-        name, source: the name of the value and the user's line, for messages. attributes: further arguments.
+        """Adds a node that applies `operation` to the nodes `inputs`, and returns its number. name, source:
+        the name of the value and the user's line, for messages. attributes: further arguments.
         """
         return self._put(operation, inputs, tuple(sorted(attributes.items())), name, source)
 
@@ -238,9 +241,7 @@ class Builder:
         )
 
     def keep(self, node: Node) -> int:
-        """Adds a node of another net unchecked, for fast copies, and returns its number. Its operands have
-        the same numbers here.
-        """
+        """Adds a node of another net, with equal operand numbers, unchecked; returns its number."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
@@ -351,9 +352,7 @@ class Recur:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Recur":
-        """Makes the recurrence (its body, which is the net of a step, its numbers of sequences and memories,
-        and its settings) from the attributes of a `recur` node.
-        """
+        """Makes the recurrence from the attributes of a `recur` node."""
         return cls(
             attributes["body"],
             attributes["sequences"],

@@ -62,7 +62,7 @@ def is_causal(extent: Extent) -> bool:
 class PairPlaces(NamedTuple):
     """Places of pairs: where the queries and the keys of each sequence begin, and the pairs of each query.
 
-    queries, keys: the offsets of both, by sequence. offsets: those of the pairs, by query.
+    queries, keys: the offsets of both, by sequence. offsets: the offsets of the pairs, by query.
     """
 
     queries: Array

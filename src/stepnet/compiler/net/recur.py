@@ -43,15 +43,11 @@ class Order:
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> "Order":
-        """Makes the order of a recurrence's operands and results (the numbers of sequences and memories) from
-        the attributes of a `recur` node.
-        """
+        """Makes the order of a recurrence's operands and results from the attributes of a `recur` node."""
         return cls(attributes["sequences"], attributes["memories"])
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """Divides a list with one entry for each operand into sequences, memories and others (statics and
-        parameters).
-        """
+        """Divides a list with one entry for each operand into sequences, memories and others."""
         first = self.sequence_count + self.memory_count
         return OperandsByKind(
             list(operands[: self.sequence_count]),

@@ -27,9 +27,7 @@ def segment_mean(values: Array, offsets: Array) -> Array:
 
 
 def mean_of(sums: Array, offsets: Array) -> Array:
-    """Divides the sums over sequences by their lengths (the differences of `offsets`, where each begins and
-    ends), at least by 1.
-    """
+    """Divides sums over sequences by their lengths, at least 1. offsets: of the sequences."""
     lengths = np.maximum(np.diff(offsets), 1)
     lengths = lengths.astype(sums.dtype) if kind_of_dtype(sums.dtype) == "float" else lengths
     return sums / lengths.reshape(-1, *[1] * (sums.ndim - 1))

@@ -126,7 +126,7 @@ class Literal:
         """Writes the literal in the text of a net: its numbers if they are few, else count and hash."""
         if self.value.size <= 8:
             return str(self.value.tolist())
-        return f"{self.value.size} numbers #{hash_text(self.value.tobytes())}"
+        return f"{self.value.size} numbers #{blake2b(self.value.tobytes(), digest_size=4).hexdigest()}"
 
 
 def native(array: np.ndarray) -> np.ndarray:
@@ -139,9 +139,7 @@ class MappedFile(mmap):
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Tells whether an array lies in a `MappedFile`, a read-only file in memory, so that nothing in this
-    process can change it.
-    """
+    """Tells whether an array lies in a read-only `MappedFile`, so that nothing in the process changes it."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -161,9 +159,7 @@ def read_only_copy(array: np.ndarray) -> np.ndarray:
 
 
 def extent_of(depth: int) -> Extent:
-    """Returns the extent (the nested axes along which a value has entries) with `depth` axes, as rows/steps
-    for 2; raises `NetError` for too many.
-    """
+    """Returns the extent with `depth` axes, as rows/steps for 2; raises `NetError` for too many."""
     if depth > len(AXES):
         raise NetError(f"sequences can be nested {len(AXES) - 1} deep, not {depth - 1}")
     return AXES[:depth]
@@ -217,11 +213,6 @@ def whole_axis(axis: str) -> str:
 def extent_text(extent: Extent) -> str:
     """Writes an extent, the axes along which a value has entries, as text such as const or rows/steps."""
     return "/".join(extent) or "const"
-
-
-def hash_text(data: bytes) -> str:
-    """Computes a short hash of bytes, eight hexadecimal digits, to show in the text of a net."""
-    return blake2b(data, digest_size=4).hexdigest()
 
 
 def joint_extent(types: Sequence[Type]) -> Extent:

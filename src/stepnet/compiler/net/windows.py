@@ -226,9 +226,7 @@ def derived_offsets(axis: str, offsets: Array, beside: Mapping[str, Array] | Non
 
 def given_offsets(axis: str, beside: Mapping[str, Array]) -> Array:
     """Returns where the sequences of an input with steps of its own begin and end; raises `InputError` if no
-    input has such steps.
-
-    beside: these offsets of a call, by the names of the inputs' axes.
+    input has such steps. beside: these offsets of a call, by the names of the inputs' axes.
     """
     if axis not in beside:
         raise InputError(f"the model has values at {axis}, and no input of the call has these steps")
@@ -281,9 +279,7 @@ def most_per_step(axis: str) -> float:
 
 
 def is_derived_name(axis: str) -> bool:
-    """Tells whether a text is the name of a derived axis of steps (one whose lengths follow from others), in
-    the form that `derived_axis` writes.
-    """
+    """Tells whether a text is the name of a derived axis of steps, in the form that `derived_axis` writes."""
     source, lengths = split(axis)
     is_own = re.fullmatch(OWN, source) is not None
     if not (is_own or source == AXES[1]) or joined(source, lengths) != axis:
@@ -359,9 +355,7 @@ class Window:
 
     @property
     def refusal(self) -> str | None:
-        """The reason why these numbers (size, dilation, stride, ...) describe no window of steps; None for a
-        window that there is.
-        """
+        """The reason why these numbers describe no window of steps; None for a window that there is."""
         if min(self.size, self.dilation, self.stride) < 1:
             return f"a window has at least one step, and a dilation and a stride of at least one, not {self}"
         if max(self.dilation, self.reach, self.stride, self.before, abs(self.lost)) > LARGEST:

@@ -103,7 +103,7 @@ def are_apart(recur: Recur, form: UnitFibers) -> bool:
 
 
 def numbered(shape: tuple[int, ...], axis: int | None) -> Array:
-    """Returns the number of the unit of each element of a value. axis: that of its fibers, if it has any."""
+    """Returns the number of each element's unit in a value. axis: the axis of its fibers, if it has any."""
     if axis is None:
         return np.arange(prod(shape)).reshape(shape)
     others = shape[:axis] + shape[axis + 1 :]
@@ -131,7 +131,7 @@ def units_of(body: Net, given: Mapping[int, Array]) -> dict[int, Array]:
 
 
 def units_of_node(body: Net, number: int, found: Mapping[int, Array]) -> Array:
-    """Returns the units on which the elements of a value depend, by those of its operands."""
+    """Returns the units on which the elements of a value depend, by the units of its operands."""
     node = body.nodes[number]
     own = [found[operand] for operand in node.inputs]
     units: Array = np.full((), NONE)
@@ -141,20 +141,20 @@ def units_of_node(body: Net, number: int, found: Mapping[int, Array]) -> Array:
         units = reduced(own[0], tuple(axis % own[0].ndim for axis in node.attributes["axes"]))
     else:
         for operand in own:
-            units = joined(units, operand)
+            units = union_of_units(units, operand)
     return np.broadcast_to(units, node.type.shape)
 
 
 def parted(
     body: Net, values: Collection[int], memories: Mapping[int, int], parts: int
 ) -> dict[int, int] | None:
-    """Divides values of a step into equal parts, so that no part reads one of another number; None if that
-    cannot be. A value of [2, 4, 32] whose second axis is divided into 4 parts is divided *twice*: each half
-    of it is. Returns how often each value is; those that do not depend on memories are not divided, and
-    missing.
+    """Divides values of a step into equal parts, so that part i of a value reads only parts i of others;
+    returns None if that is impossible. A value of [2, 4, 32] whose second axis is divided into 4 parts is
+    divided *twice*: once in each half. Returns the number of times by value. Values that do not depend on
+    memories are not divided, and are missing.
 
     values: the values that are stored, or that are results.
-    memories: those with the nodes of their next values. They are divided once, along their first axes.
+    memories: each memory with the node of its next value. They are divided once, along their first axes.
     """
     once = {*memories, *memories.values()}
     found, divided = dict[int, Array](), dict[int, int]()
@@ -165,7 +165,9 @@ def parted(
         is_late = bool((found[number] != NONE).any()) or number in once
         if number in {*values, *once} and is_late:
             times = [1] if number in once else divisors(prod(shape) // parts)
-            fitting = [n for n in times if prod(shape) % (n * parts) == 0 and fits(found[number], parts, n)]
+            fitting = [
+                n for n in times if prod(shape) % (n * parts) == 0 and is_independent(found[number], parts, n)
+            ]
             if not fitting:
                 return None
             divided[number] = fitting[0]
@@ -178,7 +180,7 @@ def divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def fits(units: Array, parts: int, times: int) -> bool:
+def is_independent(units: Array, parts: int, times: int) -> bool:
     """Tells whether each element depends on its own part alone, if a value is so often divided into parts."""
     return is_own(units, in_parts(units.shape, parts, times))
 
@@ -189,8 +191,8 @@ def in_parts(shape: tuple[int, ...], parts: int, times: int = 1) -> Array:
     return (np.arange(prod(shape)) % inner // (inner // parts)).reshape(shape)
 
 
-def joined(a: Array, b: Array) -> Array:
-    """Returns the units of elements that depend on those of two values."""
+def union_of_units(a: Array, b: Array) -> Array:
+    """Returns the units of elements that depend on elements of two values."""
     return np.where(a == NONE, b, np.where((b == NONE) | (a == b), a, MANY))
 
 

@@ -35,7 +35,8 @@ class Observation:
     """Measured time of a call.
 
     load, size: the work of the recurrence, and the size of the call.
-    sets, together: the threads that had sequences of their own, and those that shared each step.
+    sets: the number of threads with sequences of their own. together: the number of threads that share each
+        step.
     seconds: the time.
     """
 
@@ -81,7 +82,7 @@ def fitted(machine: Machine, observations: Sequence[Observation]) -> Machine:
     factors = dict.fromkeys(names_of(machine), 1.0)
 
     def cost(factors: dict[tuple[str, int], float]) -> float:
-        """Returns how far the estimates are from the times, and the rates from those to begin with."""
+        """Returns the misfit of the estimates, plus the distance of the rates from the initial ones."""
         changes = KNOWN * sum(log(factor) ** 2 for factor in factors.values())
         return misfit(scaled(machine, factors), observations) + changes
 

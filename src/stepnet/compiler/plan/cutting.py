@@ -49,9 +49,7 @@ def plan_of_all(net: Net, planning: Planning) -> Plan | None:
 
 
 def single_part(single: Plan) -> Part:
-    """Makes the only part of a schedule, for a net that a single plan (operations in their order) runs in one
-    pass over the steps.
-    """
+    """Makes the only part of a schedule, for a net that a single plan runs in one pass over the steps."""
     net, ends = single.traced, single.ends
     parameters = tuple(sorted(net.inputs[index] for index in ends.parameters))
     reads = tuple(net.inputs[index] for index in (*ends.sequences, *ends.memories, *ends.statics))
@@ -267,8 +265,8 @@ def plain_part(net: Net, numbers: list[int], groups: Groups, planning: Planning)
 
 def contract_part(net: Net, number: int, planning: Planning) -> Part:
     """Makes the part of a schedule for a contract (a sum of outer products) over the steps of each sequence:
-    a recurrence over these that computes nothing, whose memory is a number that nothing reads, and the
-    contract of its sequences behind it.
+    an empty recurrence over these steps, with a memory that nothing reads, and behind it the contract of its
+    sequences.
 
     number: the node of the contract. planning: the passes and costs of the engine for which the part is
         planned.
@@ -328,7 +326,7 @@ def recurrence(net: Net, number: int, groups: Groups, planning: Planning) -> Par
     new_numbers: list[int] = [*recurrence_net.outputs, *recurrence_net.memories]
     outer.copy_of |= dict(zip(numbers, new_numbers, strict=True))
     more = outer.add_totals(totals)
-    numbers += in_order_of_kinds(net, totals)
+    numbers += sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
     new_numbers += [outer.copy_of[total] for total in numbers[len(new_numbers) :]]
     users, inside = net.users(), {*totals}
     # A final memory that is not read is -1: it is not a result, so an engine need not compute it.
@@ -349,19 +347,12 @@ def recurrence(net: Net, number: int, groups: Groups, planning: Planning) -> Par
     )
 
 
-def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
-    """Sorts totals (nodes that sum a recurrence's results) in the order of a net's results: values per
-    row first, then constants.
-    """
-    return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
-
-
 def loop_part(net: Net, number: int, extent: Extent, planning: Planning) -> Part:
     """Makes the part of a schedule for a recurrence whose step does not run as one plan (operations in their
     order), such as one that returns sequences: each step runs a schedule of its own.
 
-    number: the node of the recurrence. extent: that of its steps, such as rows/steps. planning: the passes
-        and costs of the engine for which that schedule is planned.
+    number: the node of the recurrence. extent: the extent of its steps, such as rows/steps. planning: the
+        passes and costs of the engine for which that schedule is planned.
     """
     node = net.nodes[number]
     body: Net = node.attributes["body"]

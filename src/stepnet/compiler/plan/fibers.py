@@ -308,9 +308,9 @@ class Search:
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:
-        """Tells whether a static (a value per sequence that all steps read) is needed whole, so that it is
-        not cut into fibers (the elements that a reduction combines for one result): it is a result, or a node
-        that is not pointwise reads it.
+        """Tells whether a static (a value per sequence that all steps read) must stay whole, and is not cut
+        into fibers (the elements that a reduction combines for one result): because it is a result, or
+        because a node that is not pointwise reads it.
         """
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}

@@ -22,14 +22,14 @@ def differs(labels: Array, axis: int) -> bool:
 
 
 def is_flat(view: Node, shape: tuple[int, ...]) -> bool:
-    """Tells whether a view shows all elements in their order. shape: that of its operand."""
+    """Tells whether a view shows all elements in their order. shape: the shape of its operand."""
     at = np.arange(prod(shape)).reshape(shape)
     shown = viewed(view, at)
     return shown.size == at.size and bool((shown.ravel() == at.ravel()).all())
 
 
 def viewed(view: Node, *arrays: Array) -> Array:
-    """Returns what a view shows of arrays without rows, of several only a concatenation."""
+    """Returns the array that a view shows. It concatenates several operands, which have no rows."""
     return np.asarray(view.row.meaning(*(array[None] for array in arrays), **view.attributes))[0]
 
 

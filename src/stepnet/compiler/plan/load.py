@@ -37,7 +37,7 @@ class Machine:
     """Measured facts of a machine, for one of its threads. Times are in seconds, and rates per second.
 
     caches: bytes of the caches of the first, second and third level. All cores share the third.
-    reads: bytes of parameters that are read from each of these, and from memory.
+    reads: the rates at which bytes of parameters are read from each of these, and from memory.
     rate: bytes of parameters times rows that are multiplied, in tiles of many rows.
     flops: elementwise operations.
     step: the time of a step besides its work.
@@ -226,7 +226,6 @@ class Products:
 class StageLoad:
     """Work of a stage of a plan on each row, to estimate its time.
 
-    products: its products.
     flops: its elementwise operations.
     waits: the number of barriers between threads that share it.
     blocks: the unit blocks of elementwise work that threads share by unit besides, loop by loop.
@@ -256,7 +255,7 @@ class StageLoad:
         return sum(product.weights for product in self.products)
 
     def thread_bytes(self, threads: int) -> float:
-        """Returns the bytes of parameters of a stage that each of the threads which share it reads."""
+        """Returns the bytes of parameters that each thread of a shared stage reads."""
         return sum(product.weights * product.largest(threads) / product.blocks for product in self.products)
 
     def seconds(self, rows: float, threads: int, machine: Machine, others: float = 0.0) -> float:
@@ -301,7 +300,8 @@ class InnerStepWork:
 
 
 class CallSize(NamedTuple):
-    """Size of a call: the number of sequences that have steps, the steps of the longest, and those of all.
+    """Size of a call: the number of sequences that have steps, the steps of the longest sequence, and the
+    steps of all.
 
     inner_steps: for each axis of inner sequences that a step reads, the mean number of words of a row; () if
     unknown. lengths: the steps of each sequence; () if they are not told apart.
@@ -315,7 +315,7 @@ class CallSize(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of all sequences, with those of no steps where lengths are told apart."""
+        """The number of sequences. Sequences without steps count if `lengths` are known."""
         return len(self.lengths) or self.filled
 
 
@@ -327,9 +327,8 @@ read up to `MOST_PAUSE_BYTES`.
 
 
 def most_block_steps(weights: int, lanes: int) -> int:
-    """Returns the most steps of a block of a call, by the time until it pauses.
-
-    weights: the bytes that a step reads. lanes: the sequences that run at the same time.
+    """Returns the most steps of a block of a call, by the time until it pauses. weights: the bytes that a
+    step reads. lanes: the sequences that run at the same time.
     """
     weights = max(1, weights)
     return max(1, PAUSE_BYTES // weights, min(PAUSE_ROWS // lanes, MOST_PAUSE_BYTES // weights))

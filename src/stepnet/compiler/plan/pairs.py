@@ -232,9 +232,8 @@ def is_supported(members: PairsMembers) -> bool:
 
 
 def mixed_of(net: Net, numbers: Iterable[int]) -> set[int]:
-    """Returns those of the nodes `numbers` whose values have several features for each head of the attention:
-    weighted sums of values (`mix`), and what is computed from these elementwise. numbers: in the order of the
-    net.
+    """Returns the nodes among `numbers` whose values have several features per head of the attention:
+    weighted sums of values (`mix`), and elementwise operations on these. numbers: in the order of the net.
     """
     mixed = set[int]()
     for number in numbers:

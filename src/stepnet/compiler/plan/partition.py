@@ -50,16 +50,12 @@ class CallPartition:
 
     @property
     def sets(self) -> int:
-        """The number of threads that run sequences of their own, if a call is shared in this way; 1 if
-        threads share each step.
-        """
+        """The number of threads with sequences of their own; 1 if threads share each step."""
         return self.threads if self.how == "rows" else 1
 
     @property
     def threads_per_step(self) -> int:
-        """The number of threads that share each step, if a call is shared in this way; 1 if each runs
-        sequences of its own.
-        """
+        """The number of threads that share each step; 1 if each thread has sequences of its own."""
         return self.threads if self.how == "units" else 1
 
     @property
@@ -97,7 +93,7 @@ class Partition:
     weighed: tuple[CallPartition, ...]
 
     def __post_init__(self) -> None:
-        """Raises `AssertionError` if the chosen way to share the call is none of those that were weighed."""
+        """Raises `AssertionError` if the chosen way to share the call was not weighed."""
         if self.chosen not in self.weighed:
             raise AssertionError("the chosen way is none of those weighed")
 
@@ -244,9 +240,7 @@ class Wavefront:
     in_turn: float
 
     def __str__(self) -> str:
-        """Describes in words which layers run one after the other or as a wavefront (at once, each some steps
-        behind the one before), with estimated times.
-        """
+        """Describes in words which layers run one after the other or as a wavefront, with estimated times."""
         if all(count == 1 for count, _ in self.groups):
             return f"one layer after the other: {duration(self.in_turn)} predicted"
         texts = [
@@ -265,8 +259,8 @@ def wavefront(
     """Decides whether layers, each of which reads the outputs of the one before, run one after the other, or
     in groups that run at once, some steps apart.
 
-    All divisions into groups are weighed, from the last layer to the first; that with the least estimated
-    time is chosen, unless it gains little over one thread. Each layer of a group has one thread.
+    All divisions into groups are weighed, from the last layer to the first. The division with the least
+    estimated time is chosen, unless it gains little over one thread. Each layer of a group has one thread.
 
     loads, sizes: the work of each layer, in order, and the size of its call. max_threads, machine: the number
         of threads, and the rates of the processor.

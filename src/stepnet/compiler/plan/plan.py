@@ -145,9 +145,7 @@ class Plan:
 
     @property
     def last(self) -> list[int | None]:
-        """Lists, for each memory of the recurrence, the node that reads its final value; None for a memory
-        whose final value nothing reads.
-        """
+        """Lists for each memory the node that reads its final value; None if nothing reads it."""
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_index = {self.net.nodes[number].attributes["of"]: number for number in picked}
         indices = range(len(self.recurrence.types))
@@ -155,9 +153,7 @@ class Plan:
 
     @property
     def read_in_the_end(self) -> set[int]:
-        """The operands of those reductions over steps and sums over rows that run after the loop of this plan
-        (the operations of a net in their order).
-        """
+        """The operands of reductions over steps and of sums over rows that run after this plan's loop."""
         return {
             n for total_number in (*self.reduced, *self.total) for n in self.net.nodes[total_number].inputs
         }
@@ -198,9 +194,7 @@ def new_plan(traced: Net, planning: Planning) -> Plan:
 
 
 def from_stages(name: str) -> Callable[..., Any]:
-    """Returns a function of `stages.py`, which is imported at its first use: a plan that is stored needs
-    none.
-    """
+    """Returns a function of `stages.py`, which is imported at its first use; stored plans need none."""
     found: Callable[..., Any] = imported_late("stepnet.compiler.plan", name, "stages")
     return found
 

@@ -35,9 +35,8 @@ def is_nested(net: Net) -> bool:
     >>> is_nested(builder.net([builder.input(Type(STEPS, (2,), "float32"), "x")]))
     False
     """
-    types = [type_ for node in net.nodes for type_ in node.types]
     bodies = [node.attributes["body"] for node in net.nodes if node.operation == "recur"]
-    return any(type_.extent not in (CONST, ROWS, STEPS) for type_ in types) or any(map(has_inner, bodies))
+    return any(type_.extent not in (CONST, ROWS, STEPS) for type_ in net.types) or any(map(has_inner, bodies))
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Part:
     results: the values that it computes; -1 stands for a result that is not read.
     extent: the extent of its values per step.
     plan: the plan that an engine runs; None for a part that NumPy runs.
-    memories, statics: the number of each among `reads`.
+    memories, statics: the numbers of initial memories and of statics among `reads`.
     parameters: the constants that it reads.
     node: the recurrence, if the part has one.
     inner: for a loop, the schedule of one step.
@@ -93,16 +92,14 @@ class Schedule:
     moved: Net | None = None
 
     def planned(self, planning: Planning) -> "Schedule":
-        """Returns the schedule (parts that run one after the other) of the same net by the passes and costs
-        of another engine; made once.
-        """
+        """Returns the schedule of the same net by the passes and costs of another engine; made once."""
         if planning == self.planning:
             return self
         return self.others.setdefault(planning, replace(self, planning=planning))
 
     @computed_once
     def others(self) -> "dict[Planning, Schedule]":
-        """The schedules of the net for other engines than that of this one, as made so far."""
+        """The schedules of the net that were made for other engines so far."""
         return {}
 
     @computed_once
@@ -124,17 +121,13 @@ class Schedule:
 
     @property
     def single_plan(self) -> Plan | None:
-        """The plan (operations in their order) that runs the whole traced net at once; None if the net needs
-        several parts.
-        """
+        """The plan that runs the whole traced net at once; None if the net needs several parts."""
         plan_ = self.parts[0].plan if len(self.parts) == 1 else None
         return plan_ if plan_ is not None and plan_.traced is self.traced else None
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """Yields the plans (which operation runs when) of all parts of the schedule that engines run, also of
-        parts inside loops.
-        """
+        """Yields the plans of all parts of the schedule that engines run, also of parts inside loops."""
         for part in self.parts:
             if part.plan is not None:
                 yield part.plan
@@ -146,9 +139,7 @@ Cut = tuple[Net, tuple[Part, ...]]
 
 
 def new_cut(traced: Net, moved: Net | None, planning: Planning) -> Cut:
-    """Cuts a net into planned parts; what does this is imported only now. The arguments are those of
-    `Schedule`.
-    """
+    """Cuts a net into planned parts, with modules imported only now. It takes the arguments of `Schedule`."""
     cut: Cut = imported_late("stepnet.compiler.plan", "cut_of", "cutting")(traced, moved, planning)
     return cut
 

@@ -37,9 +37,7 @@ class StoredSchedule(Schedule):
 
     @computed_once
     def cut(self) -> Cut:
-        """The net of a schedule and the parts into which it is cut, read from disk, or computed and stored
-        there.
-        """
+        """The schedule's net and the parts into which it is cut, from disk, or computed and stored there."""
         planning = self.planning
         key = key_of(self.traced, planning)
         if key is None:
@@ -99,7 +97,7 @@ def known_schedule(name: str, planning: Planning) -> StoredSchedule | None:
 
 
 def keep_known(name: str, schedule: StoredSchedule) -> None:
-    """Stores a schedule by a name that stands for its net; see `known_schedule`."""
+    """Stores a schedule under a key of its net; see `known_schedule`."""
     traced, planning = schedule.traced, schedule.planning
     key = None if is_large(traced) else key_under(("named", name), planning)
     if key is not None:

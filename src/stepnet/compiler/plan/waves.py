@@ -58,11 +58,11 @@ class Across:
 
     @classmethod
     def of(cls, net: Net, part: Part, in_place: Collection[int] = ()) -> Self:
-        """Describes the expansion to steps, reduction over steps, windows of steps (some neighbours of each)
-        or pairs of steps (queries and keys) of which a part of a net's schedule consists, so that it can be
-        run. part: a part of the kind "across".
-        in_place: the windows of which products read the steps where they lie: the operation writes their
-            addresses.
+        """Describes the operation that a part of a schedule consists of, so that it can be run: an expansion
+        to steps, a reduction over steps, windows of neighbouring steps, or an operation on pairs of steps
+        (queries and keys). part: a part of the kind "across".
+        in_place: the windows whose steps products read in place; the operation then writes addresses of
+        steps.
         """
         assert part.node is not None
         node, types = part.node, (net.type_of(part.reads[0]), net.type_of(part.results[0]))
@@ -86,10 +86,9 @@ class Across:
 
     @property
     def extents(self) -> tuple[Extent, ...]:
-        """The extents (such as rows/steps) of the sequences that the operation goes over: for windows and
-        extensions, that of the steps which it reads and that of its result; for pairs of steps, those of the
-        queries, the keys and the pairs; for a repeat or a reduction, the deeper one of the operand's and the
-        result's, twice.
+        """The extents (such as rows/steps) of the sequences that the operation goes over: (source, result)
+        for windows and extensions; (queries, keys, pairs) for pairs of steps; for a repeat or a reduction the
+        deeper extent of operand and result, twice.
         """
         if self.is_between_steps:
             return self.source.extent, self.result.extent
@@ -102,7 +101,8 @@ class Across:
 
 def body_of(node: Node, operands: Iterable[Type]) -> Net:
     """Makes the net of a single operation on pairs of steps (a query with each of its keys), such as
-    `scores`, for a part that consists of it. operands: the types of its operands, which become the inputs.
+    `scores`, for a part that consists of this operation. operands: the types of its operands, which become
+    the inputs.
     """
     builder = Builder()
     inputs = [builder.input(type_, f"value{place}") for place, type_ in enumerate(operands)]

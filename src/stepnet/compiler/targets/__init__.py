@@ -113,9 +113,7 @@ def cuda(*words: str) -> Engine:
 
 
 def emulated_cuda(*words: str) -> Engine:
-    """Makes the engine that runs the kernels of a GPU in an emulation on the CPU, to test them. words: its
-    options.
-    """
+    """Makes the engine that runs a GPU's kernels in an emulation on the CPU. words: its options."""
     from stepnet.compiler.targets.cuda.options import read_words
 
     _, options = read_words("cuda-emulated", words)

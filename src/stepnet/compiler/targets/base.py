@@ -247,9 +247,9 @@ class StartedRun(Protocol):
         arrays; None if they would not be faster.
 
         links: the values that each kernel reads and computes, and those that a run is given and returns.
-        positions: those of the sequences whose lengths are arguments of later runs, by the axis of their
-            steps, that of the inputs and those derived from it; None if all are fixed. The positions of other
-            kernels' sequences never change.
+        positions: the positions of the sequences whose lengths are arguments of later runs, by the axis of
+            their steps, that of the inputs and those derived from it; None if all are fixed. The positions of
+            other kernels' sequences never change.
         """
         ...
 
@@ -275,9 +275,7 @@ class Steps(Protocol):
 
     def of(self, rows: Array) -> Callable[[], None]:
         """Returns a function that runs one step of some rows (sequences of the call). It is valid until the
-        next call of `of`.
-
-        rows: the indices of the rows.
+        next call of `of`. rows: the indices of the rows.
         """
         ...
 
@@ -435,9 +433,8 @@ class CalledSteps:
         return once
 
     def renew(self, rows: Array) -> None:
-        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice.
-
-        rows: the rows whose statics have changed.
+        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice. rows:
+        the rows whose statics have changed.
         """
 
 
@@ -486,9 +483,7 @@ class Engine(Protocol):
 
     @property
     def runs_gradients(self) -> bool:
-        """Tells whether the engine runs the nets of gradients: their recurrences also return the values that
-        the backward pass reads.
-        """
+        """Tells whether the engine runs nets of gradients, whose recurrences also return saved values."""
         ...
 
     @property
@@ -557,9 +552,7 @@ class SharedEngine(Engine, Protocol):
         ...
 
     def code_for(self) -> str | None:
-        """Describes the instruction set that this engine generates code for, as text for the user; None if it
-        is this machine's own.
-        """
+        """Describes the instruction set of the generated code for the user; None for this machine's own."""
         ...
 
 
@@ -589,15 +582,11 @@ class KernelEngine(Engine, Protocol):
 
     @property
     def stand_in(self) -> str:
-        """The name of an engine that takes what this one takes where there is a device: its own if there
-        is.
-        """
+        """The name of an engine that takes the same calls if there is a device: its own if there is one."""
         ...
 
     def beside(self, schedule: Schedule, size: CallSize) -> list[tuple[tuple[int, ...], str]]:
-        """Describes how parts of a schedule that may run at the same time run in calls of a size: their
-        places in the schedule, and how.
-        """
+        """Describes parts that may run at the same time, in calls of a size: (their places, the way)."""
         ...
 
 
@@ -612,22 +601,18 @@ class AddressEngine(DeviceEngine, Protocol):
 
     def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> Any:
         """Returns a C-contiguous array on the device, as calls take it, from the address of its first byte.
-
         owner: the object that keeps the memory allocated.
         """
         ...
 
     def array_of(self, value: Any) -> Any | None:
-        """Returns an array of another library, as calls take it, where it lies, if it is on the engine's
-        device; else None.
-        """
+        """Returns another library's array as calls take it, if it lies on the engine's device; else None."""
         ...
 
     def on_stream(
         self, stream: int, allocate: "Callable[[int], OwnedMemory]"
     ) -> "AbstractContextManager[None]":
         """Context in which calls of this thread run on a stream of the device, by the driver's handle.
-
         allocate: allocates the memory of results, a number of bytes; takes back what is not referred to.
         """
         ...

@@ -42,9 +42,7 @@ class Calibration:
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises `InputError` for scales of int8 quantization that are not finite and positive, or a shift
-        out of range.
-        """
+        """Raises `InputError` for int8 scales that are not finite and positive, or a shift out of range."""
         numbers = np.array([self.scale, *self.weights], np.float64)
         if not (np.isfinite(numbers).all() and (numbers > 0).all()):
             raise InputError("the scales of a calibration are finite numbers above 0")

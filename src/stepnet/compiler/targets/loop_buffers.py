@@ -21,18 +21,14 @@ Array = np.ndarray
 
 
 class InputBuffers:
-    """Arrays of fixed size for the inputs of a part; an array that was copied last time is not copied
-    again.
-    """
+    """Arrays of fixed size for the inputs of a part. An array copied last time is not copied again."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         """Makes buffers for the inputs of runs from copies of these arrays, the largest to come."""
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
 
     def take(self, arrays: Sequence[Array]) -> None:
-        """Copies a run's inputs to the buffers that a prepared call reads, but for those arrays that are the
-        same objects as in the last run.
-        """
+        """Copies a run's inputs to a prepared call's buffers, except arrays that the last run had too."""
         for index, array in enumerate(arrays):
             if array is not self.latest[index]:
                 self.arrays[index][: len(array)] = array
@@ -95,9 +91,7 @@ class SequenceBuffers:
 
 
 def result_types(part: Part) -> tuple[list[Type], list[Type]]:
-    """Returns the types of the outputs and of the final memories (recurrent states) of a part of a net that
-    is a recurrence.
-    """
+    """Returns the types of the outputs and of the final memories of a part of a net that is a recurrence."""
     assert part.plan is not None
     net, ends = part.plan.net, part.plan.ends
     outputs, final = ([net.type_of(net.results[index]) for index in kind] for kind in (ends.steps, ends.rows))

@@ -57,9 +57,7 @@ class CallPacking:
 
     @property
     def segments(self) -> LevelSizes:
-        """The offsets of a call's sequences (running sums of their lengths), which do not depend on where
-        they lie in the arrays.
-        """
+        """The offsets of a call's sequences, which do not depend on where they lie in the arrays."""
         positions, call = self.call.positions, self.call
         offsets = positions.offsets, *positions.inner
         return LevelSizes(positions.rows, offsets, call.step_offset, positions.beside)
@@ -108,11 +106,7 @@ class CallPacking:
         return [inputs[place] for place in sorted(inputs)]
 
     def results(
-        self,
-        form: "NetForm",
-        buffers: Sequence[Buffer],
-        given: OptionalArrays,
-        clean: Container[int] = (),
+        self, form: "NetForm", buffers: Sequence[Buffer], given: OptionalArrays, clean: Container[int] = ()
     ) -> Results:
         """Returns the results of a net as arrays of the host, or as buffers if the arrays of the call are
         buffers, with outputs at the positions of the caller's steps, or reduced to the last step of each
@@ -174,9 +168,7 @@ class NetForm:
 
     @computed_once
     def per_step(self) -> tuple[int, ...]:
-        """The indices, among the sequences of a call, of those with a value per step; the others have one per
-        pair of steps.
-        """
+        """The indices of a call's sequences with a value per step; others have one per pair of steps."""
         sequences = (self.net.inputs[place] for place in self.ends.sequences)
         return tuple(
             index for index, number in enumerate(sequences) if not is_pairs(self.net.type_of(number).extent)

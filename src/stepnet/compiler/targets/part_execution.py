@@ -62,9 +62,7 @@ class Frame:
     @classmethod
     def of(cls, packing: CallPacking) -> "Frame":
         """Makes the frame (the positions of all values) for running a schedule (the parts of a net) on a
-        call.
-
-        packing: has the positions of the call's steps, and the memory that the values lie in.
+        call. packing: has the positions of the call's steps, and the memory that the values lie in.
         """
         frame = cls(packing.segments, packing.gaps, packing.memory)
         if packing.indices is None:
@@ -183,18 +181,16 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def value_call(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part without a recurrence on the arrays that it reads.
-
-    values: the values computed so far, by node of the net. frame: the positions of their sequences.
+    """Makes the call of a part without a recurrence on the arrays that it reads. values: the values computed
+    so far, by node of the net. frame: the positions of their sequences.
     """
     arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
     return frame.values(part.extent).with_arrays(arrays, [None])
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """Makes the call of a part's kernel (its compiled code) on the arrays that it reads.
-
-    values: the values computed so far, by node of the net. frame: the positions of their sequences.
+    """Makes the call of a part's kernel (its compiled code) on the arrays that it reads. values: the values
+    computed so far, by node of the net. frame: the positions of their sequences.
     """
     return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
 
@@ -210,7 +206,6 @@ class PartRun:
     """Consecutive parts of a schedule that run as one, or a single part.
 
     indices: their positions in the schedule.
-    parts: the parts.
     chain: runs all of them as one; None if there is a single part.
     """
 

@@ -166,7 +166,7 @@ def prepared_parts(
     if layout is not None or call.positions.total == int(call.positions.offsets[-1]):
         clean = range(len(net.results))  # the steps fill the arrays, or nothing is written besides them
     frame, lent = Frame(packing.segments, packing.gaps, packing.memory), lent_indices(net, constants)
-    if layout is not None and has_pairs(net):
+    if layout is not None and any(is_pairs(type_.extent) for type_ in net.types):
         return None
     if layout is not None:
         # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
@@ -207,13 +207,7 @@ def prepared_parts(
 
 def extents_of_steps(net: Net) -> list[Extent]:
     """Returns the extents of the steps of sequences in a net: that of the inputs, and derived ones."""
-    extents = (type_.extent for node in net.nodes for type_ in node.types)
-    return list(dict.fromkeys((STEPS, *filter(is_derived, extents))))
-
-
-def has_pairs(net: Net) -> bool:
-    """Tells whether a net has values at pairs of steps, whose number is no multiple of that of the steps."""
-    return any(is_pairs(type_.extent) for node in net.nodes for type_ in node.types)
+    return list(dict.fromkeys((STEPS, *(each.extent for each in net.types if is_derived(each.extent)))))
 
 
 def is_plain(call: Call) -> bool:
@@ -283,9 +277,8 @@ def prepared_part(net: Net, part: Part, bound: Any, values: Values, frame: Frame
 
 
 def reads_of(run: PartRun, among: Iterable[int]) -> tuple[int, ...]:
-    """Returns those of the nodes `among` that some part of a group reads.
-
-    run: consecutive parts of a schedule that run as one chain. among: nodes of the net.
+    """Returns those of the nodes `among` that some part of a group reads. run: consecutive parts of a
+    schedule that run as one chain. among: nodes of the net.
     """
     read = {number for part in run.parts for number in part.reads}
     return tuple(number for number in among if number in read)

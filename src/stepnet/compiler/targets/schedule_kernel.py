@@ -85,9 +85,7 @@ def no_chain(
 
 def by_interpreter(net: Net, numbers: tuple[int, ...], read: frozenset[int]) -> Evaluated:
     """Makes the function that computes constants of a net on the host, by the interpreter, so that they have
-    the same bits on all targets.
-
-    numbers: the constants. read: those that something reads; all are computed.
+    the same bits on all targets. numbers: the constants. read: those that something reads; all are computed.
     """
     return lambda parameters: evaluated(net, parameters, numbers)
 
@@ -137,9 +135,7 @@ class Means:
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
     """Makes the kernel (compiled code that can be bound to parameters) of a schedule, a net cut into one or
-    several parts.
-
-    means: the functions by which an engine compiles and runs the parts.
+    several parts. means: the functions by which an engine compiles and runs the parts.
     """
     if schedule.single_plan is not None and means.memory is HOST:
         return means.compile(schedule.single_plan)
@@ -217,9 +213,7 @@ class PartsKernel:
         return values | {number: memory.contiguous(values[number]) for number in read & values.keys()}
 
     def bound_to(self, parameters: Arrays) -> "BoundParts":
-        """Makes a kernel (the compiled parts) that can be called, with parameters (weights) given by node of
-        the net.
-        """
+        """Makes a kernel that can be called, with parameters given by node of the net."""
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (
@@ -406,7 +400,6 @@ class BoundParts(CalledKernel):
 
     def packing(self, call: Call, at_steps: bool = False) -> CallPacking:
         """Describes the moves of a call's arrays into the memory of the engine, and of its results back.
-
         at_steps: whether no part will run over the gaps between sequences, so that more parts take these.
         """
         pack = not (takes_gaps(self.schedule, at_steps) if at_steps else self.takes_gaps)
@@ -441,9 +434,7 @@ class BoundParts(CalledKernel):
         )
 
     def release(self) -> None:
-        """Frees the memory of the kernels (compiled parts), and of the chains, which run several of them in
-        one go.
-        """
+        """Frees the memory of the kernels, and of the chains, which run several of them in one go."""
         for run in (*self.bound, *(run.chain for run in self.runs)):
             if run is not None:
                 run.release()
@@ -488,9 +479,7 @@ class BoundParts(CalledKernel):
 
     @computed_once
     def runs(self) -> tuple[PartRun, ...]:
-        """The parts of the schedule in groups: consecutive ones that run as one chain, and the single ones
-        between them.
-        """
+        """The parts of the schedule in groups: consecutive parts that run as one chain, and single parts."""
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(index: int) -> bool:

@@ -119,7 +119,7 @@ METHODS = {
 
 
 def message_for(name: str) -> str:
-    """Returns the message for a function or method that steps do not have, with what to write instead.
+    """Returns the message for a function or method that steps do not have, with the code to write instead.
 
     name: as it is written, such as "np.median", ".sort" for a method of arrays, or "np.add.reduce".
 

@@ -89,9 +89,7 @@ def remainder_of_quotient(x: Any, y: Any) -> Traced:
 
 
 def logarithm(ufunc: np.ufunc, base: float) -> Callable[[Any], Traced]:
-    """Makes the rule for np.log2 or np.log10 in a step. ufunc: this function. base: the base of its
-    logarithm.
-    """
+    """Makes the rule for np.log2 or np.log10 in a step. ufunc: the function. base: of its logarithm."""
 
     def rule(x: Any) -> Traced:
         """Computes the logarithm to the base."""
@@ -256,7 +254,7 @@ def extreme_but_nan(ufunc: np.ufunc, operation: str) -> Callable[[Any, Any], Tra
     """
 
     def rule(x: Any, y: Any) -> Traced:
-        """Computes the extreme of two numbers, of which NaN is none."""
+        """Computes the larger or smaller of two numbers, ignoring a NaN."""
         x, y = in_loop(ufunc, x, y)
         return numpy.where(y != y, x, numpy.where(x != x, y, apply(operation, x, y)))
 

@@ -41,17 +41,13 @@ class Labelled:
         return dict(zip(self.letters, self.value.type.shape, strict=True))
 
     def with_axes(self, letters: str) -> Traced:
-        """Returns the value with feature axes in the order of these letters, with an axis of size 1 where it
-        lacks a letter.
-        """
+        """Returns the value with feature axes in the order of letters, of size 1 for a missing letter."""
         present = [letter for letter in letters if letter in self.letters]
         value = transposed(self.value, tuple(self.letters.index(letter) for letter in present))
         return reshaped(value, tuple(self.sizes.get(letter, 1) for letter in letters))
 
     def summed(self, result_letters: str) -> "Labelled":
-        """Sums over the axes of all letters that are not in `result_letters`; the dtype stays that of the
-        value.
-        """
+        """Sums over the axes of all letters that are not in `result_letters`; keeps the dtype."""
         summed_letters = "".join(letter for letter in self.letters if letter not in result_letters)
         remaining = "".join(letter for letter in self.letters if letter in result_letters)
         return Labelled(
@@ -60,17 +56,13 @@ class Labelled:
 
 
 def sum_of(x: Traced, axes: tuple[int, ...]) -> Traced:
-    """Sums over these feature axes in the dtype of x, while NumPy's sum would widen small integers; returns x
-    itself for no axes.
-    """
+    """Sums over feature axes in the dtype of x (NumPy's sum widens small integers); x for no axes."""
     rank = len(x.type.shape)
     return apply("sum", x, axes=tuple(axis - rank for axis in axes)).astype(x.dtype) if axes else x
 
 
 def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
-    """Returns the size of each letter's axis among the operands of an einsum; a size of 1 gives way to
-    another, as in broadcasting.
-    """
+    """Returns the size of each letter's axis in an einsum; a size of 1 gives way to another."""
     sizes: dict[str, int] = {}
     for letter, size in (pair for operand in operands for pair in operand.sizes.items()):
         sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
@@ -85,10 +77,9 @@ def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
 
 def contracted(a: Labelled, b: Labelled, result_letters: str) -> Labelled:
     """Multiplies two values with labelled axes, and sums over all letters except those in `result_letters`.
-    Products with parameters become matrix products where that takes few of them.
-
-    Otherwise the factors are multiplied elementwise, and summed: along the first axes if there are at least
-    `FEW_RESULTS` results, so that these are summed in parallel.
+    Products with parameters become matrix products, if a few of these suffice. Otherwise the factors are
+    multiplied elementwise and summed: along the first axes if there are at least `FEW_RESULTS` results, so
+    that results are summed in parallel.
     """
     a, b = a.summed(result_letters + b.letters), b.summed(result_letters + a.letters)
     if a.value.is_constant != b.value.is_constant:

@@ -133,9 +133,8 @@ def generators(reads: Reads) -> dict[str, State]:
 
 
 def state_in(module: str, function: str) -> Any:
-    """Reads the state of a module's global random generator; None if the module is not imported.
-
-    function: the name of the module's function that returns the state.
+    """Reads the state of a module's global random generator; None if the module is not imported. function:
+    the name of the module's function that returns the state.
     """
     loaded = sys.modules.get(module)
     return None if loaded is None else state_of(loaded, function, module)
@@ -224,14 +223,12 @@ class Watch:
         self.found: tuple[str, str] | None = None
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Called by Python when a function is called: returns the function that follows its lines; None for
-        functions that are not the user's.
-        """
+        """Called by Python at each call: returns the follower of its lines; None if not the user's."""
         return self.follow if not self.found and is_followed(frame.f_code) else None
 
     def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Called by Python before each line and when a call returns: looks for random generators that the
-        line before has changed, and notes the line that runs next, after a return that of the caller.
+        line before has changed, and notes the line that runs next, after a return the line of the caller.
         """
         self.compare()
         at = frame
@@ -269,8 +266,8 @@ class DrawGuard:
     """
 
     def __init__(self, names: frozenset[str]) -> None:
-        """Chooses the functions of the table `ASKED` to watch: those that the step can reach by the names in
-        its code, `names`.
+        """Chooses the functions of the table `ASKED` to watch: functions that the step can reach by the names
+        in its code, `names`.
         """
         self.messages = dict[int, str]()
         for (module, name), (ways, message) in ASKED.items():

@@ -28,7 +28,7 @@ from stepnet.errors import InputError
 
 MOST_SIZE = 2**24
 
-# It returns a traced value for a traced value, which NumPy's stubs do not know.
+# For a traced value the result is a traced value, unlike in NumPy's stubs.
 where: Any = np.where
 
 
@@ -255,8 +255,8 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 
 def numbers(name: str, value: Any) -> Any:
-    """Returns what a function such as `relu` is given in a form to compute with: a value of a step, a float
-    or an int as it is; all else, such as a list, as an array, with int64 in place of bool.
+    """Returns the argument of a function such as `relu` in a form to compute with: a value of a step, a float
+    or an int unchanged; anything else, such as a list, as an array, with int64 in place of bool.
 
     name: the function's name, for the message. Raises `InputError` if there are no numbers in it.
     """

@@ -193,9 +193,7 @@ def feature_axis(x: Traced, axis: Any, name: str) -> int:
 
 
 def over_steps(x: Traced) -> str:
-    """Returns advice for a value of a model at each step, whose axes are not those of an array [batch, time,
-    features]; "" for other values.
-    """
+    """Returns advice for a value of a model at each step, which has no axes [batch, time]; else ""."""
     at_steps = len(x.type.extent) > 1
     return '; steps are no axis of a value: over them write sn.reduce(x, "mean")' if at_steps else ""
 

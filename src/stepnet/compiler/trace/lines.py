@@ -53,9 +53,7 @@ def user_frame() -> FrameType | None:
 
 
 def refuse(message: str, line: str = "") -> StepError:
-    """Makes a `StepError` with the message and, below it, a line of the user's code: `line`, or if that is
-    empty the one that runs now.
-    """
+    """Makes a `StepError` with the message and a line of the user's code: `line`, or the one that runs."""
     return StepError(f"{message}\n  at {line or user_line()}")
 
 
@@ -99,8 +97,8 @@ def is_generated(code: CodeType) -> bool:
 
 @cache
 def is_users_file(name: str) -> bool:
-    """Tells whether messages may name lines of a file as the user's. Files of stepnet, except its cells, of
-    NumPy and of Python's library are not the user's; all others are, also those of other packages.
+    """Tells whether messages may name lines of a file as the user's. Files of stepnet (except its cells), of
+    NumPy and of Python's library are not the user's. All others are, files of other packages too.
     """
     file = os.path.abspath(name)
     if name.startswith("<frozen") or file.startswith(NUMPY + os.sep):

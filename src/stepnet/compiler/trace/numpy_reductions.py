@@ -50,9 +50,7 @@ def nonempty_axes(x: Traced, axes: tuple[int, ...], name: str) -> tuple[int, ...
 
 
 def argmax(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
-    """Computes np.argmax in a step: the index of the maximum along a feature axis; raises `StepError` without
-    an axis.
-    """
+    """Computes np.argmax in a step: the index of the maximum along a feature axis, which must be given."""
     if axis is None:
         raise refuse("np.argmax over all axes mixes rows; give axis=-1")
     axes = nonempty_axes(x, (feature_axis(x, axis, "np.argmax"),), "np.argmax")

@@ -131,18 +131,14 @@ def pad(x: Traced, pad_width: Any, mode: Any = "constant", *, constant_values: A
 
 
 def added(x: Traced, feature: int, width: int, number: Any) -> Traced:
-    """Makes a constant full of one number, with the shape of x but `width` entries along a feature axis, to
-    be concatenated with x.
-    """
+    """Makes a constant of one number with x's shape but `width` entries along an axis, to be joined to x."""
     sizes = list(x.type.shape)
     sizes[feature] = width
     return Traced(x.builder, x.builder.constant(filled(tuple(sizes), number, x.dtype.name)))
 
 
 def indices_of(x: Traced, chosen: Mapping[int, Any]) -> tuple[Any, ...]:
-    """Makes the index that takes slices, or indices, along some axes, counted from the end, and all along the
-    others.
-    """
+    """Makes the index of slices or indices along some axes, counted from the end, and all along others."""
     return tuple(chosen.get(axis, slice(None)) for axis in range(-x.ndim, 0))
 
 
@@ -178,9 +174,7 @@ def broadcast_to_features(x: Traced, shape: tuple[int, ...]) -> Traced:
 
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
-    """Computes np.stack in a step: values along a new feature axis; raises `StepError` for values along axis
-    0, where only parameters can be.
-    """
+    """Computes np.stack in a step along a new feature axis; `StepError` for values with rows at axis 0."""
     if axis == 0 and not all(isinstance(a, Traced) and a.is_constant for a in arrays):
         raise refuse("np.stack over axis 0 would move the rows; use axis=1 or axis=-1")
     return concatenate([np.expand_dims(value, axis) for value in arrays], axis)
@@ -269,9 +263,7 @@ def hstack(tup: Sequence[Any]) -> Traced:
 
 
 def append(arr: Any, values: Any, axis: Any = None) -> Traced:
-    """Computes np.append in a step: concatenates two values along a feature axis; raises `StepError` without
-    an axis.
-    """
+    """Computes np.append in a step: concatenates two values along a feature axis, which must be given."""
     if axis is None:
         raise refuse("np.append over all axes mixes rows; give axis=-1")
     return concatenate([arr, values], axis)
@@ -310,9 +302,7 @@ def ravel(a: Traced) -> Traced:
 
 
 def flat(a: Traced, name: str) -> Traced:
-    """Returns a parameter with one axis; raises `StepError` for a value with rows. name: the name of the
-    function, for the message.
-    """
+    """Returns a parameter with one axis; raises `StepError` for a value with rows. name: the function's."""
     if not a.is_constant:
         raise refuse(f"{name} over all axes would join the rows: write x.reshape(x.shape[0], -1), or axis=-1")
     return reshaped(a, (a.type.size,))

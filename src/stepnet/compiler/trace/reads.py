@@ -136,9 +136,7 @@ class Reads:
 
     def changes(self, after: "Reads") -> str:
         """Names up to three of the values read by a step that have changed since they were collected here,
-        for messages; empty if none has.
-
-        after: the values that the step reads now.
+        for messages; empty if none has. after: the values that the step reads now.
         """
         old, new = dict(self.key), dict(after.key)
         changed = (name for name in old | new if name not in old or name not in new or old[name] != new[name])
@@ -150,7 +148,7 @@ class Latest:
     """Cache of the values that a step read when it was last inspected; copies and files have it empty."""
 
     def __init__(self) -> None:
-        """Begins without values: those that a step reads are found at the first call of `current`."""
+        """Begins without values: the values that a step reads are found at the first call of `current`."""
         self.reads: Reads | None = None
 
     def current(self, find_reads: Callable[[], Reads]) -> Reads:
@@ -252,7 +250,7 @@ def sources_of(value: Any) -> Sequence[ReadSource] | None:
     """Lists objects that read the items or attributes of a value again, to see whether they changed: a
     `ReadSource` for each kind of them. Returns None if the value has no items or attributes to inspect.
     """
-    # An array of JAX never changes, so that its identity says what is in it.
+    # An array of JAX never changes, so that equal identities mean equal numbers.
     if value is os.environ or isinstance(value, BYTES) or is_jax_array(value):
         return None
     if isinstance(value, Mapping):
@@ -358,9 +356,7 @@ def class_source(kind: type[Any]) -> ReadSource:
 
 
 def closure_sources(function: FunctionType) -> list[ReadSource]:
-    """Returns a list of one `ReadSource`, which reads the variables that a function closes over again, to see
-    whether they changed.
-    """
+    """Returns one `ReadSource` that reads the variables of a function's closure again."""
     cells = function.__closure__ or ()
     names = function.__code__.co_freevars
     return [ReadSource(names, lambda: [cell_value(cell) for cell in cells], of_code=True)]

@@ -220,7 +220,7 @@ def are_alike(known: Sequence[Any], given: Sequence[Any]) -> bool:
 
 
 def kind_of(leaf: Any) -> Any:
-    """Returns what a net depends on of a `Spec` or an array; for any other leaf what is equal to nothing."""
+    """Returns the facts of a `Spec` or array on which a net depends; for other leaves a unique object."""
     if is_array(leaf):
         return leaf.shape, leaf.dtype
     return leaf if isinstance(leaf, Spec) else object()

@@ -263,9 +263,7 @@ def rounded(builder: Builder, number: int, dtype: str) -> int:
 
 
 def blank(structure: Any) -> Any:
-    """Returns a copy of a structure with 0 in place of each leaf, to describe the structure of results that
-    are not known yet.
-    """
+    """Returns a copy of a structure with leaves 0, to describe results that are not known yet."""
     return rebuild(structure, [0] * len(leaves(structure)))
 
 

@@ -97,8 +97,7 @@ def rules() -> Rules:
 
 class Traced(NDArrayOperatorsMixin):
     """Value in a net that is being built: a step is called with such values in place of arrays, and each
-    operation on them adds a node. It behaves as the array that it stands for, as far as a step may
-    use it.
+    operation on them adds a node. It behaves like an array in everything that a step may do.
     """
 
     __slots__ = ("builder", "number")
@@ -197,7 +196,7 @@ class Traced(NDArrayOperatorsMixin):
         return self if name == self.type.dtype else apply("cast", self, dtype=name)
 
     def reshape(self, *shape: Any) -> "Traced":
-        """Reshapes the features; the first size is that of the rows."""
+        """Reshapes the features; the first size is the number of rows."""
         as_sequence = len(shape) == 1 and isinstance(shape[0], tuple | list)
         return numpy.reshape(self, shape[0] if as_sequence else shape)
 
@@ -283,9 +282,7 @@ def unknown(name: str) -> StepError:
 
 @contextmanager
 def as_refused(name: str) -> Generator[None]:
-    """Context that turns errors of NumPy about the arguments of its function `name` into `StepError`s with
-    the user's line.
-    """
+    """Context that turns NumPy's errors about its function `name` into `StepError`s with the user's line."""
     try:
         yield
     except StepnetError:
@@ -299,10 +296,10 @@ def as_refused(name: str) -> Generator[None]:
 
 def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
     """Adds an operation to the net of its operands, and returns the result as a traced value. Raises
-    `StepError` for operands that it does not take.
+    `StepError` for operands that the operation does not take.
 
-    operands: traced values, arrays and Python numbers. The dtype of a Python number adapts to that of the
-        others, as in NumPy.
+    operands: traced values, arrays and Python numbers. A Python number adapts to the dtype of the other
+    operands, as in NumPy.
     """
     builder = builder_of(operands)
     numbers = [lifted(builder, value, operands) for value in operands]
@@ -339,8 +336,8 @@ def title(x: Traced) -> str:
 
 def builder_of(operands: Sequence[Any]) -> Builder:
     """Returns the builder of the net to which the traced values among the operands of an operation belong. If
-    they are of nested nets, it is the innermost one. Raises `StepError` if they are of different steps, and
-    if no operand is a traced value.
+    they belong to nested nets, this is the innermost one. Raises `StepError` if they belong to different
+    steps, and if no operand is a traced value.
     """
     builders = {id(value.builder): value.builder for value in operands if isinstance(value, Traced)}.values()
     for builder in builders:
@@ -439,9 +436,8 @@ def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
 
 
 def array_of(value: Any, what: str) -> np.ndarray:
-    """Converts a value to an array in a dtype that steps compute in; raises `StepError` if it is none.
-
-    what: the value's name, for the message.
+    """Converts a value to an array in a dtype that steps compute in; raises `StepError` if it is none. what:
+    the value's name, for the message.
     """
     try:
         return computed(arguments.array_of(value, what))
@@ -494,9 +490,8 @@ def reshaped(x: Traced, shape: tuple[int, ...]) -> Traced:
 
 
 def is_traced(structure: Any) -> bool:
-    """Returns whether the sequences of a call are values of a step or model that is being traced.
-
-    structure: the sequences, in the structure in which the caller gives them.
+    """Returns whether the sequences of a call are values of a step or model that is being traced. structure:
+    the sequences, in the structure in which the caller gives them.
     """
     if isinstance(structure, np.ndarray | Ragged):
         return False

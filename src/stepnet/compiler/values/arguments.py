@@ -103,9 +103,7 @@ def advised(**advice: str) -> Callable[[Callable[Given, Kind]], Callable[Given, 
     """
 
     def decorated(function: Callable[Given, Kind]) -> Callable[Given, Kind]:
-        """Returns the function with a check before each call: `InputError` for arguments that there is advice
-        for.
-        """
+        """Returns the function with a check before each call: `InputError` with advice for these."""
         positions = {name: place for place, name in enumerate(inspect.signature(function).parameters)}
 
         @wraps(function)
@@ -409,9 +407,8 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """Returns the name of a dtype that stepnet supports; raises `InputError` for any other.
-
-    what: the name, in the message, of the argument that has the dtype.
+    """Returns the name of a dtype that stepnet supports; raises `InputError` for any other. what: the name,
+    in the message, of the argument that has the dtype.
     """
     name = dtype_text(dtype)
     if name not in DTYPES:

@@ -165,9 +165,7 @@ def concatenated(call: ReplayedNode) -> Placed:
 
 
 def reduced(how: str) -> Rule:
-    """Makes the function that evaluates a reduction node of a PyTorch graph. how: the reduction's name, such
-    as "max".
-    """
+    """Makes the function that evaluates a reduction node of PyTorch. how: its name, such as "max"."""
 
     def rule(call: ReplayedNode) -> Placed:
         """Reduces the operand over the axes `dim` of the node; all axes if it has none."""

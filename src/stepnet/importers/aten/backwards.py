@@ -72,9 +72,7 @@ def in_any_order(rule: Rule, call: ReplayedNode) -> Any:
 
 
 def at_other_end(call: ReplayedNode) -> ReplayedNode | None:
-    """Returns a `select` node with the other end as its index: the last step for the first, and the first for
-    the last; None for other steps.
-    """
+    """Returns a `select` node for the last step in place of the first, or back; None for other steps."""
     index = call.arguments.get("index")
     if index not in ENDS:
         return None

@@ -76,7 +76,7 @@ class CellSizes:
 
     @property
     def output(self) -> int:
-        """Number of features of the output of one direction of a module of these sizes."""
+        """Number of output features per direction."""
         return self.projected or self.hidden
 
     @property
@@ -101,8 +101,8 @@ class CellSizes:
 
     @property
     def recurrences(self) -> Layer:
-        """Layers of these sizes with zeros as parameters, to compile their net: there parameters are inputs,
-        and these numbers are not read.
+        """Layers of these sizes with zeros as parameters, to compile their net. Parameters are inputs of the
+        net, so the zeros are not read.
 
         The inputs of the net are the sequences, h (and c) of each recurrence, and the parameters of each. Its
         results are the outputs, and the final h (and c) of each recurrence.
@@ -114,7 +114,7 @@ class CellSizes:
 
     @property
     def memories(self) -> Any:
-        """The structure of the memory of layers of these sizes, in which a list of states is arranged."""
+        """Structure of the memory of layers of these sizes, into which a list of states is arranged."""
         return memory_of(self.recurrences)
 
     def of(self, weights: Sequence[Any], reverse: bool = False) -> Layer:
@@ -136,9 +136,7 @@ class CellSizes:
 
     def recurrence(self, weights: Iterator[Any], reverse: bool) -> RNN:
         """Makes the recurrence of one layer of a torch.nn module in one direction, with the next parameters
-        of the iterator `weights`.
-
-        reverse: whether it runs from the last step of each sequence.
+        of the iterator `weights`. reverse: whether it runs from the last step of each sequence.
         """
         params = {name: next(weights) for name in self.shapes}
         memory = self.cell.memory(self.hidden, self.projected or None)
@@ -146,9 +144,7 @@ class CellSizes:
 
 
 def memory_of(layer: Layer) -> Any:
-    """Returns the structure of a layer's memory, in which a list of initial states is arranged: that of one
-    recurrence, a stack, or both directions.
-    """
+    """Returns the structure of a layer's memory, into which a list of initial states is arranged."""
     if isinstance(layer, RNN):
         return layer.memory
     assert isinstance(layer, Stack | Bidirectional)

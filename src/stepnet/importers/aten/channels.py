@@ -26,7 +26,7 @@ numpy: Any = np
 
 def feature_of(x: Placed, dim: int) -> int:
     """Returns the index `dim` of an axis of features of x, counted from the first axis; raises `ModelError`
-    for one of sequences or steps, which differ in number.
+    for an axis of sequences or steps, whose sizes vary.
     """
     dim = x.axis(dim)
     if not is_feature(x.axes[dim]):
@@ -35,9 +35,7 @@ def feature_of(x: Placed, dim: int) -> int:
 
 
 def along_channels(call: ReplayedNode, x: Placed, parameter: Placed | None) -> Any:
-    """Reshapes a parameter with one number for each channel of x (its second axis), so that it broadcasts
-    with x; None for no parameter.
-    """
+    """Reshapes a parameter with a number per channel of x to broadcast with x; None for none."""
     if parameter is None:
         return None
     feature_of(x, 1)
@@ -104,9 +102,7 @@ def feature_count(x: Placed) -> int:
 
 
 def gated(call: ReplayedNode) -> Placed:
-    """Evaluates a `glu` node of a PyTorch graph: the first half of an axis of features times the sigmoid of
-    the second.
-    """
+    """Evaluates a `glu` node of PyTorch: the first half of a feature axis times the sigmoid of the second."""
     x = call.operands[0]
     dim = feature_of(x, call.arguments.get("dim", -1))
     (size,) = features_of(x.axes[dim : dim + 1])

@@ -50,8 +50,8 @@ class AtenNode:
     kind: one of the constants of this module.
     operation: the name of a call's operation in the table, such as "add.Tensor".
     title: that name for messages, such as "aten.add.Tensor".
-    arguments: the arguments of a call by name, also those that have their default; nodes stand for values.
-    positions, options: the names of those that were given by position, and by name.
+    arguments: the arguments of a call by name, defaults included; nodes stand for values. positions, options:
+        the names of arguments given by position, and by name.
     results: the results of a call, or the tensor of an argument or a constant.
     common: the common dtype of the first two arguments of a call.
     value: the array of a constant; for an item the call and the place of the result.

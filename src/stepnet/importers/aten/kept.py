@@ -1,5 +1,5 @@
-"""The ATen operations of files of torch.export: those of the table, and the composed ones, which a trace of
-PyTorch replaces by simpler ones.
+"""The ATen operations of files of torch.export: the operations of the table, and composed ones, which a trace
+of PyTorch replaces by simpler ones.
 
     linear.default(x, W, b)       ->   x W' + b
     gru.input(x, h, weights)      ->   the layers of a torch.nn.GRU
@@ -184,9 +184,7 @@ def stacked(call: ReplayedNode) -> Placed:
 
 
 def split(call: ReplayedNode) -> list[Placed]:
-    """Evaluates a `split` or `chunk` node of a PyTorch graph: cuts an axis of features into the parts that
-    PyTorch inferred.
-    """
+    """Evaluates `split` or `chunk` of PyTorch: cuts a feature axis into the parts that it inferred."""
     x = call.operands[0]
     dim = feature_of(x, call.arguments.get("dim", 0))
     return selecting.split(x, dim, [tensor.shape[dim] for tensor in call.tensors])
@@ -222,9 +220,7 @@ def embedded(call: ReplayedNode) -> Placed:
 
 
 def linear(call: ReplayedNode) -> Placed:
-    """Evaluates a `linear` node of a PyTorch graph: x times the transposed weight, plus the bias if there is
-    one.
-    """
+    """Evaluates a `linear` node of a PyTorch graph: x times the transposed weight, plus an optional bias."""
     x, weight = call.arguments["input"], call.arguments["weight"]
     result = axis_rules.matrix_product(x, transpose(weight, [1, 0]))
     bias = call.arguments.get("bias")
@@ -239,9 +235,7 @@ def matmul(call: ReplayedNode) -> Placed:
 
 
 def einsummed(call: ReplayedNode) -> Placed:
-    """Evaluates an `einsum` node of a PyTorch graph: products of tensors, summed over the letters that the
-    result lacks.
-    """
+    """Evaluates an `einsum` node of PyTorch: products, summed over the letters that the result lacks."""
     extent = deepest([x.value for x in call.operands])
     operands = [axis_rules.at_extent(x, extent) for x in call.operands]
     return einsum(call.arguments["equation"], operands, rules.product)
@@ -282,9 +276,8 @@ COPIES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
 def copied(x: Placed, pads: Sequence[int], mode: str) -> Placed:
-    """Puts copies of entries ahead of the last axis of a value and behind it, and of axes before that.
-
-    pads: the numbers of both ends of the last axis, then those of the axis before it. mode: PyTorch's name.
+    """Pads the last axes of a value at both ends with copies of its entries. pads: the numbers of copies at
+    the two ends of the last axis, then of the axis before it. mode: PyTorch's name.
     """
     rank = len(x.axes)
     ends = [(rank - 1 - at, pads[2 * at], pads[2 * at + 1]) for at in range(len(pads) // 2)]
@@ -333,9 +326,7 @@ def convolution(call: ReplayedNode) -> Placed:
 
 
 def pooled(how: str) -> AtenOperation:
-    """Makes the entry, in the table of PyTorch's operations, of one that pools over windows of steps. how:
-    "max" or "mean".
-    """
+    """Makes the table entry of an operation that pools over windows of steps. how: "max" or "mean"."""
 
     def rule(call: ReplayedNode) -> Placed:
         """Pools over windows of steps; raises `StepError` for windows that end beyond the sequence."""

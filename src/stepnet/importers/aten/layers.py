@@ -32,7 +32,11 @@ def recurrent(name: str, call: ReplayedNode) -> list[Placed]:
     sizes = sizes_of(name.upper(), weights, layers, arguments["has_biases"], arguments["bidirectional"])
     count = layers * sizes.directions
     states = [of_one_sequence(state) for state in states]
-    first = [] if all(map(is_zeros, states)) else [own for place in range(count) for own in at(states, place)]
+    first = (
+        []
+        if all(map(is_zeros, states))
+        else [own for place in range(count) for own in states_at(states, place)]
+    )
     data: Placed = as_turned(arguments["input"]) if sizes.bidirectional else arguments["input"]
     backwards = data.value if isinstance(data.value, ReversedSteps) else None
     layer = sizes.of([weight.value for weight in weights], reverse=backwards is not None)
@@ -86,7 +90,7 @@ def of_one_sequence(state: Placed) -> Placed:
     return state.with_value(part_of(state.value, 1, slice(0, 1)), (state.axes[0], ONE, state.axes[2]))
 
 
-def at(states: Sequence[Placed], place: int) -> list[Placed]:
+def states_at(states: Sequence[Placed], place: int) -> list[Placed]:
     """Takes the entry `place`, the state of one layer and direction, from each of the states [layers x
     directions, sequences, features]; raises `StepError` for other axes.
     """

@@ -173,8 +173,6 @@ def sorted_rows(call: ReplayedNode) -> Any:
 
 
 def is_rows_order(value: Any) -> bool:
-    """Tells whether the value of a graph node contains an order of sequences, as the list of results of a
-    sort does.
-    """
+    """Tells whether a graph node's value contains an order of sequences, as a sort's results do."""
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
     return any(isinstance(part, SequenceOrder) for part in parts)

@@ -72,7 +72,6 @@ class GraphReplay:
     """Evaluation of a traced graph of ATen operations on values of a net.
 
     kind: "step" or "model", for messages.
-    graph: the graph.
     builds: how to build each recurrent layer, by the number in its node.
     like: any value of the net, to which constants are added; in a model one that has one entry per step.
     rules: the function that evaluates each operation, by name.
@@ -263,7 +262,7 @@ class ReplayedNode:
         """Determines for each axis of a result whether it is sequences, steps or features.
 
         tensor: the result, with the sizes that PyTorch inferred. operands: values with named axes. An axis of
-        the result with the size of one of their axes of sequences or steps is that axis.
+        the result with the size of an operand's axis of sequences or steps is that axis.
 
         Raises `ModelError` if operands have two different axes of one size, such as sequences in two orders.
         """
@@ -322,8 +321,8 @@ def note_stated(values: Sequence[Any], tensors: Sequence[InferredTensor], stated
 def fixed_axes(sizes: Sequence[Any], operands: Sequence[Axes], stated: Mapping[str, int]) -> tuple[Any, ...]:
     """Returns the axes of a result in a graph of a file, where a size alone does not say which axis it is.
 
-    sizes: those of the result. operands: the axes of the operands. stated: the numbers of sequences and steps
-    that the file fixes, by axis. A symbolic size that no operand has is returned in place of its axis.
+    sizes: the sizes of the result. operands: the axes of the operands. stated: the numbers of sequences and
+    steps that the file fixes, by axis. A symbolic size that no operand has is returned in place of its axis.
 
     Where an operand has as many axes, these are in the same places. Else the axes of sequences and steps are
     in the operand's order; raises `StepError` if several places have their sizes.

@@ -161,7 +161,7 @@ def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequen
     """Raises `StepError` if an operation on features would drop an axis of sequences or steps, or if its
     operands have different numbers of steps.
 
-    operands: the operands of the node `call`. axes: those of each result.
+    operands: the operands of the node `call`. axes: the axes of each result.
     """
     times = {axis[0] for operand in operands for axis in operand.axes if is_time(axis)}
     if len(times) > 1:
@@ -176,9 +176,7 @@ def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequen
 
 
 def dims_of(x: Placed, dims: Any) -> list[int]:
-    """Returns the argument `dim` of an operation on x, a value with named axes, as a list of numbers from 0
-    on; None and [] are all axes.
-    """
+    """Returns an operation's argument `dim` on x as numbers from 0 on; None and [] are all axes."""
     rank = len(x.axes)
     return [*range(rank)] if dims is None or dims == [] else [dim % rank for dim in listed(dims)]
 

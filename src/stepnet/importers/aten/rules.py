@@ -43,8 +43,8 @@ class InferredResult:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """Casts those operands that are values of a net to a dtype; returns all operands in order. Python's
-    numbers, and other arguments, stay as they are.
+    """Casts the operands that are values of a net to a dtype; returns all operands in order. Python's
+    numbers, and other arguments, are unchanged.
     """
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
@@ -219,16 +219,12 @@ def along(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def largest_and_index(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """Computes ATen's `max.dim`: the maximum along a feature axis `dim`, and its index. keepdim: whether the
-    axis stays with size one.
-    """
+    """Computes ATen's `max.dim` along a feature axis `dim`: the maximum and its index."""
     return largest(x, dim, keepdim), index_of_largest(x, dim, keepdim)
 
 
 def smallest_and_index(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """Computes ATen's `min.dim`: the minimum along a feature axis `dim`, and its index. keepdim: whether the
-    axis stays with size one.
-    """
+    """Computes ATen's `min.dim` along a feature axis `dim`: the minimum and its index."""
     return smallest(x, dim, keepdim), index_of_smallest(x, dim, keepdim)
 
 
@@ -240,9 +236,7 @@ def product_along(x: Any, dim: int, keepdim: bool = False, *, dtype: Any = None)
 
 
 def index_of_largest(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Computes ATen's `argmax`: the index of the maximum along a feature axis `dim`. keepdim: whether the
-    axis stays with size one.
-    """
+    """Computes ATen's `argmax` along a feature axis `dim`. keepdim: keep the axis with size one."""
     return numpy.argmax(x, axis=dim, keepdims=keepdim)
 
 

@@ -42,7 +42,6 @@ def promoted(function: Function, folded: bool = False, steps: Function | None = 
 
 def pointwise(function: Function) -> AtenOperation:
     """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of an elementwise operation.
-
     function: computes it from operands that are cast to the dtype of the result.
     """
     return promoted(function, folded=True)
@@ -50,7 +49,6 @@ def pointwise(function: Function) -> AtenOperation:
 
 def elementwise(operator: str) -> AtenOperation:
     """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of an elementwise operator.
-
     operator: its name in the table `OPERATORS`, such as "tanh". Operands are cast to the dtype of the result.
     """
     return pointwise(OPERATORS[operator].function)
@@ -70,9 +68,7 @@ def comparison(operator: str) -> AtenOperation:
 
 
 def bitwise(function: Callable[..., Any]) -> AtenOperation:
-    """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of a bitwise operation on
-    integers or booleans. function: NumPy's.
-    """
+    """Makes the `ATEN` table entry of a bitwise operation on integers or booleans. function: NumPy's."""
 
     def rule(result: InferredResult, *values: Any) -> Any:
         """Computes PyTorch's &, |, ^ or ~ in the dtype of its result."""

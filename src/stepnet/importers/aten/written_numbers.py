@@ -109,8 +109,8 @@ def of_slice(call: ReplayedNode, axes: Axes) -> list[float]:
 
 
 def of_pad(call: ReplayedNode, axes: Axes) -> list[float]:
-    """Returns the numbers of entries that a `pad` node puts around axes of steps, and the number that it puts
-    there: numbers that may follow from the example's number of steps. axes: not read.
+    """Returns the sizes of the padding that a `pad` node puts around axes of steps, and the value that it
+    pads with: numbers that may follow from the example's number of steps. axes: not read.
     """
     x, pads = call.operands[0], listed(call.arguments.get("pad"))
     last = range(len(x.axes))[::-1]
@@ -121,7 +121,7 @@ def of_pad(call: ReplayedNode, axes: Axes) -> list[float]:
 
 
 def of_none(call: ReplayedNode, axes: Axes) -> list[float]:
-    """Returns no number, for nodes whose numbers are of features, or settings of recurrent layers."""
+    """Returns no number, for nodes whose numbers count features or are settings of recurrent layers."""
     return []
 
 

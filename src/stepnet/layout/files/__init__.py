@@ -43,7 +43,5 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used; raises
-    `AttributeError` for other names.
-    """
+    """Imports a name in `HOMES` at its first use; raises `AttributeError` for other names."""
     return imported_late(__name__, name, HOMES.get(name))

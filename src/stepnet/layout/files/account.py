@@ -105,9 +105,7 @@ def listed(names: Collection[str], most: int = MOST_SHOWN) -> str:
 
 
 def notes_on_infinities(module: Module) -> tuple[str, ...]:
-    """Returns a note that names the arrays of a module (recurrent layer) with NaN or infinite numbers; () if
-    there are none.
-    """
+    """Returns a note that names the arrays of a module with NaN or infinite numbers; () if there are none."""
     with np.errstate(invalid="ignore"):  # isfinite of a bfloat16 NaN warns
         odd = [name for name, array in module.arrays.items() if not np.isfinite(array).all()]
     names = [module.names.get(name, name) for name in odd]
@@ -166,9 +164,9 @@ def check_nothing_is_lost(
 
 
 def names_in_layer(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
-    """Returns those of the array names `names` (sorted) that begin with the prefix of a recurrent layer, to
-    find arrays of the layer that a conversion would lose; all names if the prefix is empty. Names that extend
-    the full name of one of the layer's arrays, as in the state of an optimiser, are left out.
+    """Returns the array names among `names` (sorted) that begin with the prefix of a recurrent layer, to find
+    arrays of the layer that a conversion would lose; all names if the prefix is empty. Names that extend the
+    full name of one of the layer's arrays, as in the state of an optimiser, are left out.
 
     module: the layer. If its file itself lists the arrays of each layer, the result is empty.
     """

@@ -1,4 +1,4 @@
-"""The user's choice of a file's modules, and what the user states about them."""
+"""The user's choice of a file's modules, and the user's statements about them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
@@ -68,9 +68,9 @@ class LayoutChoice:
 
     def modules(self, model: FileContents, other_models: Sequence[FileContents] = ()) -> tuple[Module, ...]:
         """Returns the modules (recurrent layers) of the file `model` that the user chose, with the stated
-        settings: those named, else all; if the user says that all are stacked, in the order in which each
-        takes the outputs of the one before. Raises `LayoutError` if there is none, or if some layers of the
-        file cannot be read.
+        settings: the named one, else all. If the user says that all are stacked, they are in the order in
+        which each takes the outputs of the one before. Raises `LayoutError` if there is none, or if some
+        layers of the file cannot be read.
 
         other_models: further files to which the choice applies.
         """
@@ -157,10 +157,7 @@ class LayoutChoice:
             for name, value in self.semantics.items()
             if ":" not in name and name not in fields_elsewhere
         }
-        sizes, semantics = (
-            {**module.sizes, **self.sizes},
-            {**module.semantics, **of_all, **own_semantics},
-        )
+        sizes, semantics = ({**module.sizes, **self.sizes}, {**module.semantics, **of_all, **own_semantics})
         merge = semantics.pop("merge", None)
         chosen = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
         if merge is None or checked_merge(merge) == module.merge:
@@ -174,8 +171,8 @@ class LayoutChoice:
 
 
 def check_agrees(model: FileContents, settled: Sequence[Module]) -> None:
-    """Raises `LayoutError` if settings that the user stated contradict those that the file specifies. A file
-    that specifies no whole model is not checked.
+    """Raises `LayoutError` if settings that the user stated contradict settings in the file. A file that
+    specifies no whole model is not checked.
 
     settled: the modules (recurrent layers) of `model` with the user's settings.
     """

@@ -50,7 +50,12 @@ def title_of(path: Path) -> str | None:
     """
     if path.is_dir():
         return next(
-            (title for title, names in FOLDERS.items() if any(is_in(path, name) for name in names)), None
+            (
+                title
+                for title, names in FOLDERS.items()
+                if any(os.path.lexists(path / name) for name in names)
+            ),
+            None,
         )
     with opened(path) as (stream, size):
         head = stream.read(HEAD)
@@ -76,14 +81,9 @@ def is_paddle_program(path: Path) -> bool:
         return bool(PIR.match(stream.read(HEAD)))
 
 
-def is_in(folder: Path, name: str) -> bool:
-    """Returns True if a folder contains a file or folder of that name, links included."""
-    return os.path.lexists(folder / name)
-
-
 def zip_title(stream: BufferedReader, size: int) -> str | None:
-    """Returns the title of the kind of model in a zip file, by the names of its members; None if they are of
-    no known kind, or if the zip is damaged. size: of the file.
+    """Returns the title of the kind of model in a zip file, by the names of its members; None for an unknown
+    kind or a damaged zip. size: the size of the file in bytes.
     """
     try:
         names = tuple(zips.members(stream, size))
@@ -93,8 +93,8 @@ def zip_title(stream: BufferedReader, size: int) -> str | None:
 
 
 def tar_title(stream: BufferedReader, size: int) -> str | None:
-    """Returns the title of the kind of model in a tar file, by the names of its members; None if they are of
-    no known kind, or if the tar is damaged. size: of the file.
+    """Returns the title of the kind of model in a tar file, by the names of its members; None for an unknown
+    kind or a damaged tar. size: the size of the file in bytes.
     """
     try:
         names = {Path(name).name for name in torch_legacy.members(stream, size)}

@@ -83,9 +83,7 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class CoreMLOperation:
-    """An operation of a Core ML program: the names of its inputs and outputs, and its value if it is a
-    constant.
-    """
+    """An operation of a Core ML program: the names of inputs and outputs, and the value of a constant."""
 
     type: str
     inputs: dict[str, str]
@@ -95,7 +93,7 @@ class CoreMLOperation:
 
 @dataclass(frozen=True)
 class CoreMLProgram:
-    """The operations of a Core ML model, with what is needed to look up their inputs.
+    """The operations of a Core ML model, with tables to look up their inputs.
 
     folder: the folder with the files of weights.
     operations: the operations, in order of execution.
@@ -134,7 +132,7 @@ def read(path: Path) -> FileContents:
             for array in [constant(program, operation)]
             if isinstance(array, np.ndarray) and array.dtype.kind != "b"  # flags and texts are settings
         }
-        return FileContents(str(path), modules, rest, tuple(others(program)), unspecified="")
+        return FileContents(str(path), modules, rest, tuple(unconverted(program)), unspecified="")
     except FileError as error:
         has_path = str(error).startswith(str(path))
         raise FileError(str(error) if has_path else f"{path}: {error}") from None
@@ -156,10 +154,10 @@ def model_file(path: Path) -> Path:
     model_path = cast("dict[str, Any]", root).get("path") if isinstance(root, dict) else None
     if not isinstance(model_path, str):
         raise FileError("its Manifest.json does not say which file is the model")
-    return inside(path, f"Data/{model_path}")
+    return path_inside(path, f"Data/{model_path}")
 
 
-def inside(folder: Path, relative_path: str) -> Path:
+def path_inside(folder: Path, relative_path: str) -> Path:
     """Returns the path of the file `relative_path` of a Core ML model, below its folder `folder`; raises
     `FileError` if the file is missing or lies elsewhere.
     """
@@ -193,10 +191,9 @@ def program_of(file: Path) -> CoreMLProgram:
 
 
 def operations_in(block: Message, depth: int = 0) -> Iterator[CoreMLOperation]:
-    """Yields the operations of a block of a Core ML program and of the blocks in it, in order, without those
-    that have no outputs.
-
-    depth: the number of blocks around this one, which is limited: beyond it, `FileError` is raised.
+    """Yields the operations of a block of a Core ML program and of the blocks in it, in order, except
+    operations without outputs. depth: the number of blocks around this one; beyond a limit `FileError` is
+    raised.
     """
     if depth > DEPTH:
         raise FileError(f"its blocks nest deeper than {DEPTH}")
@@ -323,7 +320,7 @@ def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -
     return how[operation.type]([int(number) for number in numbers.reshape(-1)])
 
 
-def others(program: CoreMLProgram) -> Iterator[str]:
+def unconverted(program: CoreMLProgram) -> Iterator[str]:
     """Yields "name (type)" for each operation of a Core ML program that is not converted, to list them for
     the user: all but LSTMs, constants, and operations that only move the inputs and weights of LSTMs.
     """
@@ -396,9 +393,7 @@ def constant(program: CoreMLProgram, operation: CoreMLOperation | None) -> Array
 
 
 def joined_bytes(proto: Message) -> bytes:
-    """Joins the bytes of a constant that is stored in a Core ML program itself, as the pieces of the message
-    `proto`; counts their memory.
-    """
+    """Joins the pieces of a constant's bytes in a Core ML program, `proto`; counts their memory."""
     pieces = proto.pieces(1)
     proto.store.room(8 * sum(map(len, pieces)), "a constant")
     proto.store.take(sum(map(len, pieces)), "its constants")
@@ -413,7 +408,7 @@ def blob(program: CoreMLProgram, proto: Message) -> memoryview:
     name, offset = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):
         raise FileError(f"it names the file {name[:100]!a}, which is not below the model")
-    path = inside(program.folder, name.removeprefix(FRONT))
+    path = path_inside(program.folder, name.removeprefix(FRONT))
     if path not in program.blobs:
         program.blobs[path] = np.fromfile(path, np.uint8)
     data = program.blobs[path].data

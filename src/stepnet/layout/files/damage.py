@@ -34,8 +34,8 @@ def damaged_layers(
 
 def likely(layouts: Iterable[str], frameworks: Iterable[str]) -> list[Record]:
     """Returns the records (descriptions) of the layouts that a damaged layer may have, the likeliest first:
-    `layouts`, those of the file's other layers, then all other layouts of their frameworks and of
-    `frameworks`, which usually write such files.
+    `layouts` (of the file's other layers), then all other layouts of their frameworks and of `frameworks`,
+    which usually write such files.
     """
     here = {name: record(name) for name in layouts}
     near = {*frameworks, *(name.partition(".")[0] for name in here)}

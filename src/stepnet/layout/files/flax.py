@@ -97,9 +97,7 @@ def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
 
 
 def branch_of(pairs: list[tuple[Any, Any]]) -> Tree:
-    """Makes a dictionary, a branch of the tree, of (key, value) pairs that msgpack decodes; raises
-    `FileError` for a repeated key.
-    """
+    """Makes a branch of the tree of msgpack's (key, value) pairs; `FileError` for a repeated key."""
     branch = dict(pairs)
     if len(branch) != len(pairs):
         raise FileError("a dictionary in it has a key twice")

@@ -102,9 +102,7 @@ class Format:
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:
-        """Returns True if files with such a name describe how their layers run, and do not only hold
-        weights.
-        """
+        """Returns True if files with such a name describe the computation, and do not only hold weights."""
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> FileContents:

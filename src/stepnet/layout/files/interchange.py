@@ -41,10 +41,10 @@ class Written:
     Attributes:
         path: The new file.
         reports: The report of each module, by its name.
-        account: What became of everything in the old file.
+        account: The fate of everything in the old file.
         verdicts: The verdicts, if asked for: by module, or for the whole file under "" if it is a model.
-        notes: What the new file does not express, by module.
-        prefix: What the names of the only module's arrays begin with in the old file, and not in the new one.
+        notes: The properties that the new file does not express, by module.
+        prefix: The prefix of the names of the only module's arrays in the old file; the new file drops it.
     """
 
     path: str
@@ -80,8 +80,8 @@ def convert_file(
         output: The new file.
         choice: What the user states about the source.
         exact: Whether to refuse a conversion that rounds numbers.
-        rest: "copy" also writes the other arrays: those of layers that are recognised with certainty by the
-            conventions of the target framework, all others unchanged, but not the state of an optimiser.
+        rest: "copy" also writes the other arrays: the arrays of layers that are recognised with certainty by
+            the conventions of the target framework, all others unchanged, but not the state of an optimiser.
             "drop" leaves them out.
         strip: A prefix that is removed from names.
         force: Whether to replace an existing file.
@@ -289,13 +289,6 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
         raise refused(module.record, layout, "weights", reasons)
     if exact and not conversion.report.exact:
         return convert(module.arrays, module.record, layout, **options, exact=True)
-    return with_computed_arrays(conversion, module)
-
-
-def with_computed_arrays(conversion: Conversion, module: Module) -> Conversion:
-    """Returns the conversion of a module (recurrent layer) with a report that also lists the arrays which
-    were computed when the file was read.
-    """
     return replace(conversion, report=replace(conversion.report, made=module.made))
 
 

@@ -52,7 +52,7 @@ class Module:
         name: The prefix of its arrays' names in the file, or the name of the layer.
         layouts: The layouts that it may have; only one if the file specifies it.
         arrays: Its arrays, by the names of the layout.
-        names: The names of its arrays in the file, by those of the layout.
+        names: The names of its arrays in the file, by the names of the layout.
         sizes: The sizes that the file specifies.
         semantics: The semantics that the file specifies.
         follows: The module whose outputs are its only input. If it has other inputs: the layer that computes
@@ -95,23 +95,17 @@ class Module:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the modules (recurrent layers) in the file that were stacked to this one; only its own
-        name if it was not stacked.
-        """
+        """The names of the modules that were stacked to this one; its own name if it was not stacked."""
         return self.stack or (self.name,)
 
     @property
     def bare(self) -> tuple[str, ...]:
-        """The names of the modules (recurrent layers) in the file that were stacked to this one, without
-        separators at their ends.
-        """
+        """The names of the modules stacked to this one, without separators at their ends."""
         return tuple(map(bare, self.parts))
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The names of the file's arrays from which the arrays of this module (recurrent layer) were read or
-        computed.
-        """
+        """The names of the file's arrays from which the arrays of this module were read or computed."""
         sources = {array.name: array.of for array in self.made}
         names = self.names.values() or self.arrays
         return tuple(source for name in names for source in sources.get(name, (name,)))
@@ -135,9 +129,7 @@ class Module:
         return record(self.layout)
 
     def solved_sizes(self) -> Sizes:
-        """Returns all sizes of the module (inputs, hidden units, layers, directions, ...), solved from the
-        stated ones and the shapes of its arrays.
-        """
+        """Returns all sizes of the module, solved from the stated ones and the shapes of its arrays."""
         return sizes_of(self.record, {name: array.shape for name, array in self.arrays.items()}, self.sizes)
 
     def __repr__(self) -> str:
@@ -416,9 +408,7 @@ def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
 
 
 def memory_of(array: Array) -> tuple[Any, ...]:
-    """Returns a key by which arrays of the same memory, shape and dtype are recognised: the address, shape,
-    strides and dtype.
-    """
+    """Returns a key of an array's memory: its address, shape, strides and dtype."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 

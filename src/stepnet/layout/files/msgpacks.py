@@ -21,7 +21,7 @@ LENGTHS = {
     0xDA: (2, 0),
     0xDB: (4, 0),
 }
-# By first byte otherwise: how many bytes follow it. For a list or dictionary, those of its count.
+# For other first bytes: the number of bytes that follow; for a list or dictionary, the bytes of its count.
 FIXED = {
     **dict.fromkeys((*range(0x80, 0xA0), *range(0xC0, 0xC4)), 0),
     **{0xA0 + length: length for length in range(32)},

@@ -3,7 +3,7 @@
 Source: src/ndarray/ndarray.cc of MXNet 1.9 (NDArray::Save, Load and LegacyLoad), the kinds of numbers of
 3rdparty/mshadow/mshadow/base.h, and its list of arrays:
 
-    uint64 0x112, uint64 0, uint64 how many, the arrays, uint64 how many, each name: uint64 length, its bytes
+    uint64 0x112, uint64 0, uint64 count, the arrays, uint64 count, each name: uint64 length, its bytes
     array V2: uint32 0xF993FAC9, int32 storage (0: dense), shape, int32 device type, int32 device,
               int32 dtype, data;  shape: uint32 axes, each int64
     array V3: as V2; a shape of -1 axes, or with an axis of -1, is unknown
@@ -47,9 +47,7 @@ class ByteReader:
         self.position = 0
 
     def numbers(self, struct_format: str) -> tuple[Any, ...]:
-        """Reads the next numbers, little-endian, of an MXNet file; struct_format: their types for
-        `struct`.
-        """
+        """Reads the next little-endian numbers of an MXNet file; struct_format: their types for `struct`."""
         return struct.unpack(f"<{struct_format}", self.take(struct.calcsize(f"<{struct_format}")).tobytes())
 
     def take(self, count: int) -> Array:

@@ -36,9 +36,7 @@ class Convention:
 
     @property
     def roles(self) -> dict[str, tuple[str, ...]]:
-        """The array names of this framework for each kind of layer: weight and bias of "dense", and the table
-        of "embedding".
-        """
+        """The array names of this framework for the layers "dense" (weight, bias) and "embedding" (table)."""
         return {"dense": (self.weight, self.bias), "embedding": (self.embedding,)}
 
 

@@ -43,7 +43,7 @@ GATE = re.compile(
 class Plain:
     """Arrays of a PyTorch file by name, where weights replace the arrays that they are computed from.
 
-    made: how each of these weights was computed. spare: arrays that are not used, each with the reason.
+    made: the record of each weight's computation. spare: arrays that are not used, each with the reason.
     problems: why weights of a layer cannot be computed, by the prefix of the layer.
     """
 
@@ -93,7 +93,7 @@ def with_computed_weights(
     arrays: Arrays, computed: Arrays, computed_weights: Mapping[str, ComputedArray]
 ) -> dict[str, Array]:
     """Returns the arrays of a PyTorch file in order, where each computed weight replaces the first of the
-    arrays that it is computed from, and the others of these are left out.
+    arrays that it is computed from, and the other ones are left out.
 
     arrays: the arrays in the file. computed: the computed weights. computed_weights: records of how each was
     computed.

@@ -29,9 +29,7 @@ class FilePart(RawIOBase):
         return self.position
 
     def readinto(self, buffer: Any) -> int:
-        """Fills a buffer with the next bytes of the range of the file; returns their number, 0 at the end of
-        the range.
-        """
+        """Fills a buffer with the next bytes of the range; returns their number, 0 at its end."""
         view = memoryview(buffer).cast("B")[: max(0, self.byte_range.size - self.position)]
         self.stream.seek(self.byte_range.start + self.position)
         count = self.stream.readinto(view)

@@ -70,11 +70,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
             remedy = option(question, rest="drop")
             raise FileError(f"{path}: a raw buffer holds one recurrent module and nothing else; say {remedy}")
     module = modules[0]
-    description = {
-        "layout": module.layout,
-        "sizes": dict(module.sizes),
-        "semantics": dict(module.semantics),
-    }
+    description = {"layout": module.layout, "sizes": dict(module.sizes), "semantics": dict(module.semantics)}
     write_buffers(path, dict(module.arrays), description, force)
 
 
@@ -130,9 +126,7 @@ def buffers(path: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def description(path: Path) -> dict[str, Any]:
-    """Reads the .json file that describes a raw buffer of weights; raises `FileError` for a JSON of anything
-    else.
-    """
+    """Reads the .json file that describes a raw buffer of weights; raises `FileError` for other JSON."""
     described = jsons.read(path)
     if described.get("format") != FORMAT:
         raise FileError(f'{path}: this is not a description of a raw buffer: it has no "format": "{FORMAT}"')

@@ -35,9 +35,7 @@ class RecurrentLayer:
 
     @classmethod
     def of(cls, modules: Sequence[Module]) -> "RecurrentLayer":
-        """Makes a runnable layer of modules (recurrent layers as read from a file), with their weights: of
-        one module, or of several as a stack.
-        """
+        """Makes a runnable layer of modules, with their weights: of one module, or of several as a stack."""
         layers = [weights(module).layers() for module in modules]
         return cls(tuple(modules), layers[0] if len(layers) == 1 else Stack(layers))
 
@@ -81,8 +79,8 @@ class RecurrentLayer:
         return outputs, self.states(final) if returned else []
 
     def run_in_row(self, rows: Sequence[Any], last_only: bool) -> tuple[list[Any], list[Any]]:
-        """Runs the layer over values one after another, such as those of each letter of a word, without a
-        loop; returns its outputs, or only the last one, and its final states. It begins at zeros.
+        """Runs the layer over a list of values, such as one per letter of a word, without a loop; returns its
+        outputs, or only the last one, and its final states. It begins at zeros.
         """
         outputs, last, final = in_row(self.layer, rows)
         return [last] if last_only else outputs, self.states(final) if self.top.states else []

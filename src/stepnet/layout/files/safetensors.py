@@ -147,7 +147,7 @@ def is_safetensors(path: Path) -> bool:
 
 
 def begins_as_safetensors(head: bytes) -> bool:
-    """Returns True if the first bytes of a file are those of a .safetensors file: a length, then JSON.
+    """Returns True if a file begins as a .safetensors file: with a length, then JSON.
 
     >>> begins_as_safetensors(b"\\x40" + bytes(7) + b'{"weight"')
     True
@@ -197,17 +197,13 @@ def write(
 
 
 def incomplete(path: Path, error: Exception) -> FileError:
-    """Makes the error for a file that the safetensors library does not read. A .stepnet file, which has the
-    same format, is named as such.
-    """
+    """Makes the error for an unreadable safetensors file; a .stepnet file is named as such."""
     kind = ".stepnet" if path.suffix == ".stepnet" else ".safetensors"
     return FileError(f"{path}: this is not a complete {kind} file ({reason(error)})")
 
 
 def reason(error: Exception) -> str:
-    """Returns an error message of the safetensors library in one line, for a message of stepnet; where the
-    system refused, only its reason.
-    """
+    """Returns an error message of the safetensors library in one line; of the system, only the reason."""
     text = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
     refused = OF_SYSTEM.search(text)
     return refused[1] if refused else text

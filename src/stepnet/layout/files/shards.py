@@ -30,9 +30,7 @@ MAP = "weight_map"
 
 
 def is_index(path: Path) -> bool:
-    """Returns True if a path has the name of the index file of a model in shards, which maps arrays to
-    files.
-    """
+    """Returns True if a path is named as the index of a model in shards, which maps arrays to files."""
     return bool(INDEX.search(path.name))
 
 

@@ -60,8 +60,8 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
 
 
 def with_layer(below: Module, module: Module) -> Module:
-    """Returns a module of several recurrent layers: those of `below`, and the one layer of `module` on top,
-    which takes their outputs.
+    """Returns a module of several recurrent layers: the layers of `below`, and on top the one layer of
+    `module`, which takes their outputs.
     """
     layout_record, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
@@ -88,9 +88,7 @@ def renamed(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
 
 
 def layer_arrays(module: Module) -> list[dict[str, Array]]:
-    """Returns the arrays of each layer of a module (one or more recurrent layers), by the names that they
-    have in a module of one layer.
-    """
+    """Returns the arrays of each layer of a module, by the names that they have in a module of one layer."""
     layers = module.solved_sizes().layers
     if layers == 1:
         return [dict(module.arrays)]

@@ -69,7 +69,7 @@ class Store:
             )
 
     def give_back(self, count: int) -> None:
-        """Adds `count` bytes that were freed to those that may still be allocated for a file."""
+        """Gives `count` freed bytes back to the memory that may still be allocated for a file."""
         self.left += count
 
     def beside(self, file: str, size: int) -> None:

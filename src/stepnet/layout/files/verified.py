@@ -56,8 +56,8 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
 def verify_file(
     originals: Sequence[Module], written_modules: tuple[Module, ...], output: str | Path
 ) -> Verdict:
-    """Measures how far outputs of a written model are from those of the original modules (recurrent layers),
-    on random sequences; also runs the file in its own runtime, if that is installed.
+    """Measures the distance of a written model's outputs from the outputs of the original modules (recurrent
+    layers), on random sequences; also runs the file in its own runtime, if that is installed.
 
     originals: the original modules, in order. written_modules: the converted modules in the file `output`.
     """
@@ -159,9 +159,7 @@ def in_onnxruntime(path: Path) -> Callable[[Array], Array]:
 
 
 def in_keras(path: Path) -> Callable[[Array], Array]:
-    """Loads a .keras file in Keras; returns the function that runs one sequence [steps, inputs] and returns
-    its outputs.
-    """
+    """Loads a .keras file in Keras; returns the function from a sequence [steps, inputs] to outputs."""
     keras: Any = importlib.import_module("keras")
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
 

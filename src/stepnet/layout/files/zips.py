@@ -44,9 +44,7 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An entry of a zip's list of members; `byte_range` starts at the record that precedes the member's
-    bytes.
-    """
+    """An entry of a zip's list of members; `byte_range` starts at the record before the member's bytes."""
 
     name: str
     byte_range: ByteRange

@@ -76,7 +76,7 @@ RECORDS = (
             "StatefulGRU leaves all recurrent biases out in the first step unless set_state gives it zeros",
         ),
     ),
-    # The NStep links, and those of both directions: the latter have a child for each layer and direction.
+    # The NStep links of one and of both directions; the latter have a child for each layer and direction.
     *(
         Record(
             f"chainer.nstep_{both}{cell}", cell, nstep(gates, child), semantics, NSTEP, ways=ways, notes=notes

@@ -13,8 +13,8 @@ EVIDENCE = Evidence(
 
 
 def connected(parameter: str, bias: str, gates: str) -> list[str]:
-    """Returns the notation, as "b_z[h]; W_z[h x]", of the connected layer of each gate in DarkNet's file of
-    weights: its bias, then its weights, with the axes hidden h and inputs x, or k for the previous h.
+    """Returns the notation, as "b_z[h]; W_z[h x]", of the fully connected layer of each gate in DarkNet's
+    file of weights: its bias, then its weights, with the axes hidden h and inputs x, or k for the previous h.
 
     parameter, bias: "W" and "b" for layers that read the input, "R" and "d" for those that read the state.
     gates: the gates' letters, in order.

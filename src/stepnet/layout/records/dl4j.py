@@ -1,5 +1,5 @@
-"""Deeplearning4j: LSTM and GravesLSTM. What it calls i is the candidate, and what it calls g the input
-gate; the last three columns of the recurrent weights of a GravesLSTM are its peepholes.
+"""Deeplearning4j: LSTM and GravesLSTM. Its name i is the candidate, and its name g the input gate; the last
+three columns of the recurrent weights of a GravesLSTM are its peepholes.
 """
 
 from stepnet.layout.record import Evidence, Record

@@ -23,7 +23,7 @@ EVIDENCE = Evidence(
     "1.0 to 2.0",
 )
 UNFUSED = replace(EVIDENCE, versions="1.3 to 1.9")
-UNRUN = replace(EVIDENCE, run="")  # MXNet runs projections only on a GPU, except for those of a cell
+UNRUN = replace(EVIDENCE, run="")  # MXNet runs projections only on a GPU, except in a cell
 ACTIVATION = {"candidate_activation": Setting("activation", same("relu", "tanh"))}
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "rnn": ("rnn", "n", ACTIVATION),
@@ -62,7 +62,7 @@ def arrays(kind: str, front: str) -> dict[str, str]:
 
 
 def vector(kind: str) -> dict[str, str]:
-    """Returns the notation of MXNet's vector of all weights of a layer (`kind`), by its name "parameters"."""
+    """Returns {"parameters": the notation of MXNet's vector of all weights of a layer}. kind: the cell."""
     projection = "; P[y h]" if kind == "lstm_projection" else ""
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 

@@ -22,9 +22,7 @@ CLIP = Setting("clip", usual=0.0)
 
 def activations(*fields: tuple[str, str]) -> dict[str, Setting]:
     """Returns, for the records of ONNX's operators, a setting for each entry of the attribute `activations`,
-    by field of `Semantics`.
-
-    fields: for each entry, in order, the field and the usual value.
+    by field of `Semantics`. fields: for each entry, in order, the field and the usual value.
     """
     return {
         field: Setting(f"activations[{index}]", NAMES, usual) for index, (field, usual) in enumerate(fields)

@@ -37,14 +37,6 @@ LSTM = {
 }
 
 
-def of_its_cell(gates: str) -> dict[str, str]:
-    """Returns the notation of each array of a Paddle layer, such as "W[(g:rzn h) x]", by the template of its
-    name: "{L}.cell{D}.weight_ih", with the layer {L} and the direction {D}.
-    gates: the gates' letters, in order.
-    """
-    return {f"{{L}}.cell{{D}}.{name}": notation for name, notation in of_cell(gates).items()}
-
-
 RECURRENT = "R[k (g:zr h)]; R_n[k h] : k (3 h)"
 
 RECORDS = (
@@ -62,7 +54,10 @@ RECORDS = (
     Record(
         "paddle.lstm_projection",
         "lstm",
-        {**of_its_cell("ifgo"), "{L}.cell{D}.weight_ho": "P[h y]"},
+        {
+            **{f"{{L}}.cell{{D}}.{name}": notation for name, notation in of_cell("ifgo").items()},
+            "{L}.cell{D}.weight_ho": "P[h y]",
+        },
         {},
         EVIDENCE,
         ("_fw", "_bw"),

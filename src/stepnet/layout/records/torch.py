@@ -1,4 +1,4 @@
-"""PyTorch: nn.RNN, nn.GRU, nn.LSTM and their cells; the names are those of a state dict.
+"""PyTorch: nn.RNN, nn.GRU, nn.LSTM and their cells; with the names of a state dict.
 
 A state dict does not say whether the nonlinearity of an nn.RNN is tanh or relu, so the user states it.
 """

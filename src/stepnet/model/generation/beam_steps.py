@@ -1,12 +1,12 @@
 """The step of a beam search as a recurrence: a row is a start, and its beams are a feature axis.
 
-    symbols --feed--> x --layers--> scores [beams, symbols] --best--> symbols, beams that they continue
-                       memories -----------------------------------> memories of those beams
+    symbols --feed--> x --layers--> scores [beams, symbols] --best--> symbols, beams that they extend
+                       memories -----------------------------------> memories of these beams
 
-The steps are those of `beams.beam_search`, from the second one on, without Python between them. Whole
-memories move to the beams that continue them by a selection per beam. A few best numbers are found one after
-another: the highest, then the highest of those that come behind it in the order. More are found by their
-ranks, the number of those ahead of each, so that the step has as many operations for any number of beams.
+These are the steps of `beams.beam_search`, from the second one on, without Python between them. Each beam
+selects the whole memory of the beam that it extends. A few best numbers are found one after another: the
+highest, then the highest of the numbers behind it. More are found by their ranks, so that the step has as
+many operations for any number of beams.
 """
 
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ class BeamChoice:
 
     @property
     def statics(self) -> Mapping[str, Type]:
-        """The statics after those of the layers: none."""
+        """The statics behind the layers' own: none."""
         return {}
 
     def refused(self, on_device: bool) -> str | None:
@@ -106,7 +106,7 @@ class BeamChoice:
         finished_next = self.finished(finished, ending, weight, length)
         tops, rows, symbols = self.best(numpy.where(stopping, -np.inf, totals))
         possible = (ranked(tops, most) >= finished_next[0][:, -1:]) & (tops > -np.inf)
-        # Those that cannot become results are the first one again, with a log-probability of -inf.
+        # Beams that cannot become results repeat the first beam, with a log-probability of -inf.
         rows, symbols = (numpy.where(possible, each, each[:, :1]) for each in (rows, symbols))
         ends = ended | ~clear | ~possible[:, 0]
         before = [memory for part in inputs.memories for memory in part]
@@ -142,7 +142,7 @@ class BeamChoice:
         """Returns the best finished sequences of each start, with those that end at this step; of equal ranks
         the earlier one is kept.
 
-        finished: those before, by the names in `FINISHED`.
+        finished: the finished sequences before this step, by the names in `FINISHED`.
         ending: the log-probabilities of continuations that end, -inf for others, [rows, beams, symbols].
         weight, length: the number by which log-probabilities are divided, and the number of symbols.
         """
@@ -151,7 +151,7 @@ class BeamChoice:
         new = [ranked(tops, weight), tops, lengths, rows, symbols]
         both = [numpy.concatenate(pair, axis=-1) for pair in zip(finished, new, strict=True)]
         ranks, places = best_of(both[0], self.beams)
-        return [ranks, *(taken(values, places) for values in both[1:])]
+        return [ranks, *(values_at(values, places) for values in both[1:])]
 
 
 def ranked(logs: Traced, weight: Traced) -> Traced:
@@ -211,7 +211,8 @@ def ordered(values: Traced, places: Traced | None, count: int) -> tuple[Traced, 
 
 def ranks(values: Traced, places: Traced | None = None) -> Traced:
     """Returns the rank of each value [rows, ..., number] along the last axis, from 0 for the highest. Of
-    equal values, the one of the lower place is ahead. places: None for the positions in the axis.
+    equal values, the one with the lower place comes first. places: the place of each value; None for its
+    position on the axis.
     """
     this, other = values[..., None], values[..., None, :]
     every = numpy.arange(values.shape[-1]) if places is None else places
@@ -219,7 +220,7 @@ def ranks(values: Traced, places: Traced | None = None) -> Traced:
     return numpy.sum(numpy.where(is_ahead, np.float32(1), np.float32(0)), axis=-1)
 
 
-def taken(values: Traced, places: Traced) -> Traced:
+def values_at(values: Traced, places: Traced) -> Traced:
     """Returns the values [rows, number] of each row at places [rows, count]."""
     here = places[:, :, None] == numpy.arange(values.shape[1])
     return numpy.sum(numpy.where(here, values[:, None, :], 0), axis=-1)

@@ -136,8 +136,8 @@ def in_machine_code(
     kept = [finished.kept[name][starts] for name in FINISHED]
 
     def given(steps: Array) -> Array:
-        """Returns the inputs of steps: the length of the sequences that finish there, the weights of that and
-        of the largest length, and 1 at the last step.
+        """Returns the inputs of steps: the length of sequences that finish at the step, the weight of this
+        length, the weight of the largest length, and 1 at the last step.
         """
         lengths = steps + 2
         last = np.full(len(steps), finished.weight(most))
@@ -246,17 +246,13 @@ class Finished:
 
     def ranked(self, logs: Array, length: int) -> Array:
         """Returns the numbers by which a beam search ranks sequences of a length: log-probability /
-        length**penalty.
-
-        logs: the log-probabilities of the sequences.
+        length**penalty. logs: the log-probabilities of the sequences.
         """
         weight = self.weight(length)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
 
     def weight(self, length: Any) -> Any:
-        """Returns length**penalty, by which log-probabilities of sequences of this length are divided. It may
-        be infinite.
-        """
+        """Returns length**penalty, which divides log-probabilities of this length. It may be infinite."""
         with np.errstate(over="ignore"):
             return np.float_power(length, self.penalty)
 
@@ -321,7 +317,7 @@ class Finished:
         offsets, order = offsets_of(lengths), np.argsort(-lengths, kind="stable")
         symbols = np.empty(offsets[-1], np.int64)
         symbols[offsets[1:] - 1] = kept["symbol"]
-        # The longest sequences first: those that have a symbol at a step are then the first ones.
+        # The longest sequences first, so that the sequences with a symbol at a step are the first rows.
         lengths, rows, steps = lengths[order], kept["row"][order], np.arange(len(trail))[:, None]
         there = lengths > steps + 1
         earlier = np.empty(there.shape, np.int64)

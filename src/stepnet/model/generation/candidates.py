@@ -79,9 +79,7 @@ class Best:
     @classmethod
     def concatenated(cls, parts: "Sequence[Best]") -> "Best":
         """Concatenates continuations of several kinds, such as stopping ones, for each start (given
-        sequence).
-
-        parts: the continuations of each kind, all of the same starts.
+        sequence). parts: the continuations of each kind, all of the same starts.
         """
         logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
         return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))

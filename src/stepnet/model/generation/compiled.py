@@ -42,7 +42,7 @@ MOST_KEPT = 8
 
 @dataclass(frozen=True)
 class CompiledGeneration:
-    """A compiled recurrence that generates symbols, the `Spec`s (features, dtypes) of its memories, and the
+    """Compiled recurrence that generates symbols, with the `Spec`s (features, dtypes) of its memories and the
     name of its engine.
     """
 
@@ -254,10 +254,10 @@ def run(
 
 
 def call_of(given: Array, initial: list[Array | None], statics: list[Array], until: EarlyEnds | None) -> Call:
-    """Makes the call of the generating recurrence that runs some steps of each row.
+    """Makes a call of the generating recurrence for some steps of each row.
 
     given: the inputs of these steps, which are the same for all rows.
-    initial: the memories before these steps; the last are of one number per row.
+    initial: the memories before these steps; the last ones have one number per row.
     statics: the values that each row (sequence) has once.
     until: the condition by which rows end; None if the engine does not check it.
     """

@@ -52,9 +52,8 @@ class Front:
 
 
 def entries_of(structure: Any, rows: Array) -> Any:
-    """Returns a structure (dicts, tuples) of arrays and Raggeds with only some of the rows of each.
-
-    rows: the indices of the rows.
+    """Returns a structure (dicts, tuples) of arrays and Raggeds with only some of the rows of each. rows: the
+    indices of the rows.
     """
     return transform(
         lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
@@ -68,7 +67,7 @@ class Live:
     """
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
-        """Starts a stream with some sequences, each of which is one of its rows.
+        """Starts a stream with one row for each of some sequences.
 
         writer: the model, with the conversion from symbols to inputs.
         front: the state of all sequences.
@@ -92,9 +91,8 @@ class Live:
         return self
 
     def anew(self, rows: Array) -> "Live":
-        """Returns some of the sequences that are being generated, in a new stream, in the given order.
-
-        rows: their indices among the present ones. One that is repeated continues in several ways.
+        """Returns some of the sequences that are being generated, in a new stream, in the given order. rows:
+        their indices among the present ones. One that is repeated continues in several ways.
         """
         front = Front(self.layer, np.zeros(0), self.stream.state, self.statics, self.begun + self.steps)
         return Live(self.writer, front, self.places[rows])
@@ -175,10 +173,7 @@ class Writer:
 
     def scored(self, output: Any, rows: int) -> Array:
         """Returns the scores [rows, symbols] of an output; raises `InputError` if a row has no finite
-        maximum.
-
-        output: the output of the recurrence.
-        rows: the number of sequences.
+        maximum. output: the output of the recurrence. rows: the number of sequences.
         """
         scores = self.unchecked_scores(output, rows)
         check_highest(scores, scores.max(axis=1))

@@ -40,7 +40,7 @@ sequence, by which its random numbers are drawn, and the number of the step whos
 
 
 class Chooses(Protocol):
-    """A rule by which generation goes on from scores: `Choice`, or that of a beam search."""
+    """Rule by which generation goes on from scores: `Choice`, or the rule of a beam search."""
 
     @property
     def symbols(self) -> int:
@@ -74,7 +74,7 @@ class Chooses(Protocol):
 
     @property
     def statics(self) -> Mapping[str, Type]:
-        """The statics after those of the layers, by name."""
+        """The statics behind the layers' own, by name."""
         ...
 
     def refused(self, on_device: bool) -> str | None:
@@ -173,8 +173,7 @@ def feedback(
 ) -> Program:
     """Makes the program of a recurrence that generates symbols: each step feeds the symbol chosen before it.
 
-    Its sequence, outputs, and the memories and statics (values that each sequence has once) after those of
-    the layers are those of the choice.
+    The choice defines its sequence, its outputs, and the memories and statics behind the layers' own.
 
     plans: the plan of each layer (its operations in order), with exactly one input and one output.
     params: the parameters of all layers, layer after layer.
@@ -224,11 +223,7 @@ class Inputs:
 
     @classmethod
     def of(
-        cls,
-        builder: Builder,
-        plans: Sequence[Plan],
-        tables: Sequence[tuple[str, Array]],
-        choice: Chooses,
+        cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], choice: Chooses
     ) -> "Inputs":
         """Adds the inputs of all layers to the net of a step that generates symbols; returns them by kind.
 
@@ -244,9 +239,7 @@ class Inputs:
             return Traced(builder, builder.input(type_, name))
 
         def like(plan: Plan, places: tuple[int, ...], lead: tuple[int, ...] = ()) -> list[Traced]:
-            """Adds inputs with the names and types of a plan's inputs at these positions. lead: the sizes of
-            feature axes ahead of their own.
-            """
+            """Adds inputs like a plan's inputs at these positions. lead: sizes of added leading features."""
             nodes = [plan.net.nodes[plan.net.inputs[place]] for place in places]
             types = [replace(node.type, shape=(*lead, *node.type.shape)) for node in nodes]
             return [new(type_, node.name) for type_, node in zip(types, nodes, strict=True)]

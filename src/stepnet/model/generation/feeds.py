@@ -43,9 +43,7 @@ class Feed:
 
     @property
     def tables(self) -> list[Array]:
-        """The table from symbols to inputs of this feed in a list, to be a parameter of a net; empty without
-        a table.
-        """
+        """The table from symbols to inputs in a list, as a parameter of a net; empty without a table."""
         return [] if self.table is None else [self.table]
 
     def __call__(self, symbols: Array) -> Array:
@@ -56,10 +54,8 @@ class Feed:
         return one_hot(symbols, self.size, self.dtype) if self.table is None else self.table[symbols]
 
     def of_values(self, symbol: Traced, table: Traced | None = None) -> Traced:
-        """Returns the inputs of a traced step for a symbol per row.
-
-        symbol: the symbols, as a value of the step.
-        table: the table of the feed as a value of the net; None without a table.
+        """Returns the inputs of a traced step for a symbol per row. symbol: the symbols, as a value of the
+        step. table: the table of the feed as a value of the net; None without a table.
         """
         if table is not None:
             return apply("gather", table, symbol)
@@ -97,9 +93,7 @@ def feeder(model: Model, feed: Any) -> Feed | Callable[[Array], Any]:
 
 def within(symbols: Array, count: int) -> Array:
     """Returns symbols (whole numbers) unchanged; raises `InputError` if one of them cannot be fed to the
-    recurrence.
-
-    count: the number of symbols that can be fed, from 0 on.
+    recurrence. count: the number of symbols that can be fed, from 0 on.
     """
     beyond = symbols[symbols >= count]
     if len(beyond):

@@ -68,7 +68,6 @@ class Sampling:
 
 def sum_of(weights: Traced, above: Traced) -> Traced:
     """Returns for each symbol s the sum of the weights of all t that rank above s, to draw symbols by.
-
     weights, above: the weights [rows, symbols], and flags [rows, s, t], True if t ranks above s.
     """
     return np.sum(np.where(above, weights[:, None, :], 0.0), axis=-1)

@@ -84,7 +84,6 @@ class BackwardAccumulator:
         The gradients of its initial memories become the cotangents from which the piece before it starts. The
         cotangents of results per row (sequence) that the piece has used are set to zero.
 
-        piece: the piece.
         gradients: the gradients of the inputs in `wanted`; those of initial memories are last.
         """
         for place, total, part in zip(self.wanted, self.totals, gradients, strict=False):
@@ -100,8 +99,8 @@ class BackwardAccumulator:
             memory[piece.rows] = part
 
     def gradients(self, values: Sequence[int | None]) -> Iterable[tuple[int, Array]]:
-        """Yields the gradients that have been added up over all pieces (ranges of steps), each with the
-        number of its value in the whole net.
+        """Yields (number of the value in the whole net, gradient added up over all pieces, which are ranges
+        of steps).
 
         values: for each input of the net of the section (part of the whole net), the number of its value in
             the whole net; None to skip it.

@@ -86,10 +86,10 @@ class AddressedNet:
         return self.program.runs(self.engine)
 
     def __call__(self, inputs: Sequence[int], results: Sequence[int]) -> bool:
-        """Runs the net; returns whether it did: False, having written nothing, if no call is prepared and
-        free.
+        """Runs the net on arrays at addresses. Returns True if it ran; False, with nothing written, if no
+        prepared call is free.
 
-        inputs, results: the addresses of its inputs, 0 for those that are missing, and of its results.
+        inputs: the addresses of the inputs, 0 for a missing one. results: the addresses of the results.
         """
         return self.form is not None and self.runs.run_at(
             (threads(), *self.form[1:]),

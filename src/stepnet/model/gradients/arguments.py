@@ -201,9 +201,7 @@ class CallArguments:
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:
         """Returns the positions of the net's inputs to differentiate: floating-point arguments of these
-        kinds.
-
-        kinds: such as "params".
+        kinds. kinds: such as "params".
         """
         return wanted_places(self.net, self.places, kinds)
 
@@ -311,13 +309,14 @@ def without_control(
     begin: Beginning | None = None,
 ) -> Program:
     """Returns the program to differentiate: its net has the inputs and results that the caller knows, and the
-    mask as a further input, without the memories that a mask adds to a step.
+    mask as a further input, without the memories that a mask adds.
 
-    The memories that the caller does not give, as those that a mask adds to the step's, begin with zeros, or
-    as `begin` computes them. The program itself is returned if nothing differs. Raises `InputError` for the
-    last output of sequences inside a step.
+    Memories that the caller does not give, such as the ones that a mask adds, begin with zeros, or with the
+    values that `begin` computes. If nothing differs, the result is the program itself. Raises `InputError`
+    for the last output of sequences inside a step.
 
-    program, running: the program of the model, and that under the mask of the call, if it has one.
+    program: the program of the model. running: its program with the mask of the call; `program` without a
+        mask.
     ends: for each output, whether the result is its value at the end of each sequence alone.
     given: the number of memories that the caller gives, and gets back: those of the step, or none.
     how: the end of the sequences, "last" or "first".

@@ -1,4 +1,4 @@
-"""The backward pass of one run: from the cotangents of its results, which are checked, to gradients."""
+"""Backward pass of one run: checks the cotangents of its results and computes the gradients."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,23 +40,19 @@ class Backward:
 
     @property
     def results(self) -> Any:
-        """The results of the forward run of a gradient as a call returns them: outputs and final memories, or
-        a graph's outputs alone.
-        """
+        """The forward results as a call returns them: outputs and final memories, or a graph's outputs."""
         return self.both if self.arguments.gives_final else self.both[0]
 
     @property
     def both(self) -> tuple[Any, Any]:
-        """The outputs and final memories of the forward run of a gradient, in the structures of a call and of
-        its cotangents.
-        """
+        """The forward outputs and final memories, in the structures of a call and of its cotangents."""
         count = len(self.arguments.reading.program.levels)
         return self.arguments.outputs(self.made), self.arguments.reading.program.final(self.made[count:])
 
     def __call__(self, outputs: Any = None, final: Any = None) -> Gradients:
         """Computes the gradients for cotangents of the outputs and final memories, in their structures.
 
-        None stands for zeros, for all cotangents or for a single one; those of integers are not used. Raises
+        None stands for zeros, as a whole or at a leaf. Cotangents of integers are not read. Raises
         `InputError` for cotangents of another shape.
         """
         if final is not None and not self.arguments.gives_final:
@@ -133,8 +129,8 @@ class GradientLayout:
 
 
 def cotangents(what: str, value: Any, like: Any) -> list[Array | None]:
-    """Checks cotangents against the results they belong to; returns an array for each result, and None for
-    those not given. Raises `InputError` if structure, kind or shape differ from those of the results.
+    """Checks cotangents against the results they belong to; returns an array for each result, None for a
+    missing one. Raises `InputError` if structure, kind or shape differ from the results'.
 
     what: the name of the results in messages.
     value: the cotangents, in the structure of the results; None for none.

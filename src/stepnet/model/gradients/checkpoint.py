@@ -37,9 +37,7 @@ def checkpointed(net: Net, wanted: Sequence[int], chunks: FitsChunks | None = No
 
     def run_of(section: Section, places: list[int]) -> InPieces | AtOnce:
         """Makes the programs of a section (part of a net): in pieces (ranges of steps) if it has memories,
-        else at once.
-
-        places: the positions of the section's inputs whose gradients are computed.
+        else at once. places: the positions of the section's inputs whose gradients are computed.
         """
         return (InPieces if section.memories else AtOnce).of(section, places, chunks)
 
@@ -73,7 +71,7 @@ class InPieces:
         steps).
 
         Values of the forward half that the backward half reads are not saved, but recomputed in each piece.
-        The gradients are those of the memories and of the wanted inputs.
+        There are gradients of the memories and of the wanted inputs.
 
         wanted: the positions of the wanted inputs. chunks: as of `vjp`.
         """

@@ -91,7 +91,8 @@ class Vjp:
     def __init__(self, model: Model, per_sequence: bool = False, saved: str | None = None) -> None:
         """Stores a model that has gradients, with an empty cache of prepared calls.
 
-        per_sequence: whether gradients of parameters are those of each sequence, and not their sum.
+        per_sequence: whether each sequence has gradients of the parameters of its own, instead of one sum
+            over all.
         saved: the dtype in which values that only the backward pass reads are stored; None for their own.
         """
         self.per_sequence, self.saved = per_sequence, saved
@@ -124,7 +125,7 @@ class Vjp:
             reads, of every step. A number k saves the memories before every k-th step, and recomputes the
             steps in between. "sqrt" is the square root of the largest length, about the k of least memory.
 
-        The other arguments are those of a call of the model.
+        The other arguments are as in a call of the model.
 
         >>> import stepnet as sn
         >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)
@@ -171,7 +172,7 @@ class Vjp:
     ) -> GradientRun:
         """Returns the programs of the gradient of a model's program, made at first use and kept with it.
 
-        Raises `InputError` for a checkpoint if gradients are those of each sequence.
+        Raises `InputError` for a checkpoint if each sequence has gradients of its own.
 
         wanted: the positions of the inputs to differentiate.
         checkpoint: the checked argument of a call. engine: the engines in order of preference.
@@ -290,14 +291,15 @@ class GradientCalls(Executables[GradientExecutable]):
     ) -> Gradients:
         """Computes the gradients of one call that ran on its prepared forward half.
 
-        It runs the backward pass prepared for the call's form (key), or one that allocates its own arrays if
-        that is in use or no longer cached. Raises `InputError` for cotangents of another shape.
+        It runs the backward pass prepared for the call's form (key), or an unprepared one, which allocates
+        arrays, if the prepared one is in use or was evicted. Raises `InputError` for cotangents of another
+        shape.
 
         form, layout: the key of the call, and the data that all calls with this key share.
         sequences, arrays: the sequences of the call, and the arrays of the inputs of its net.
         made: the results of its forward half.
         outputs, final: the cotangents, in the structures of the outputs and of the final memories. None
-            stands for zeros, for all or for a single one; those of integers are not used.
+            stands for zeros, as a whole or at a leaf. Cotangents of integers are not read.
         """
         if (taken := self.take(form)) is not None:
             executable, idle = taken

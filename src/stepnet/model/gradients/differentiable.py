@@ -1,4 +1,4 @@
-"""A net as a function of arrays that has gradients: what the automatic differentiation of a framework needs.
+"""Net as a differentiable function of arrays, for the automatic differentiation of a framework.
 
     arrays, positions                 --ModelNet(...)-->        results            parameters are arrays too
     arrays, positions                 --Passes.forward-->       results, saved values
@@ -66,9 +66,7 @@ class DifferentiableNet:
 
     def __init__(self, net: Net, program: NetProgram | None = None) -> None:
         """Makes a function, with gradients, of a net; its programs are compiled at their first use and
-        cached.
-
-        program: the program of the net, if there is one.
+        cached. program: the program of the net, if there is one.
         """
         self.net, self._kept, self._run = net, OrderedDict[Any, Any](), program or NetProgram(net)
         self.inputs = [net.type_of(number) for number in net.inputs]
@@ -97,7 +95,7 @@ class DifferentiableNet:
         """
 
         def made() -> Passes:
-            """Makes the passes, which are those of all calls with these arguments."""
+            """Makes the passes, which all calls with these arguments share."""
             order = self.gradient_engines(engine)
             run = gradient_run(self._kept, None, self.net, wanted, checkpoint, order)
             return Passes(self, wanted, order, run)
@@ -111,12 +109,12 @@ class DifferentiableNet:
         is_each: bool = False,
         is_stored: bool = False,
     ) -> "FixedPasses":
-        """Returns passes that save values of a fixed number and known types, for a graph that holds them.
-        They depend on the first of the engines, which may run recurrences in chunks of steps.
+        """Returns forward and backward passes that save a fixed number of values of known types, for a caller
+        that holds these in a graph. The first engine decides whether recurrences run in chunks of steps.
 
         wanted: the positions of the inputs that get gradients.
-        engine: an engine, or several in order of preference, of which those that run gradients are used.
-        is_each: whether gradients of parameters are those of each sequence, and not their sum. Raises
+        engine: an engine, or several in order of preference; engines that cannot run gradients are skipped.
+        is_each: whether each sequence has gradients of the parameters of its own, instead of one sum. Raises
             `RefusedError` where the net has no such gradient.
         is_stored: whether `backward` takes cotangents in the dtypes of the results, also in half precision.
         """
@@ -127,9 +125,8 @@ class DifferentiableNet:
         return FixedPasses(self, wanted, order, run, is_stored)
 
     def refusal(self, engine: str, wanted: tuple[int, ...] = ()) -> str | None:
-        """Returns why an engine cannot run the net; None if it can.
-
-        engine: its name. wanted: the positions of the inputs that get gradients; without any, the net alone.
+        """Returns why an engine cannot run the net; None if it can. engine: its name. wanted: the positions
+        of the inputs that get gradients; without any, the net alone.
         """
         run = self.halves(wanted, engine).run if wanted else None
         programs = [self._run] if run is None else [run.first, run.second]
@@ -147,7 +144,8 @@ class DifferentiableNet:
     def gradient_engines(self, engine: Asked) -> Order:
         """Returns the engines that run the net with gradients, which may be others than those asked for.
 
-        Raises `RefusedError` if those asked for refuse the net itself, as a call without gradients does.
+        Raises `RefusedError` if the engines asked for refuse the net itself, as a call without gradients
+        does.
         """
         order = gradient_order(engine)
         if order != (asked := checked_engine(engine)):
@@ -156,35 +154,33 @@ class DifferentiableNet:
         return order
 
     def saving(self, dtype: str | None) -> "DifferentiableNet":
-        """Returns the function with values for its backward pass alone stored in another dtype, such as
-        "bfloat16"; None leaves it as it is.
-        """
+        """Returns the function with values for its backward pass alone stored in `dtype`, unless None."""
         if dtype is None:
             return self
         return entry_of(self._kept, ("saving", dtype), lambda: DifferentiableNet(saving(self.net, dtype)))
 
     def gradient(self, wanted: tuple[int, ...]) -> "DifferentiableNet":
-        """Returns the gradients of the inputs at positions `wanted` as a function that has gradients itself.
+        """Returns a differentiable function for the gradients of the inputs at positions `wanted`.
 
-        Its inputs are those of this net, then the cotangents of the floating-point results.
+        It takes the inputs of this net, then the cotangents of the floating-point results.
         """
         return entry_of(
             self._kept, ("gradient", wanted), lambda: DifferentiableNet(gradient_net(self.net, wanted))
         )
 
     def tangent(self, moved: tuple[int, ...]) -> "DifferentiableNet":
-        """Returns the tangents of the floating-point results as a function that has gradients itself.
+        """Returns a differentiable function for the tangents of the floating-point results.
 
-        Its inputs are those of this net, then the tangents of the inputs at positions `moved`; those of the
-        others are zeros.
+        It takes the inputs of this net, then the tangents of the inputs at positions `moved`. All other
+        tangents are zeros.
         """
         return entry_of(
             self._kept, ("tangent", moved), lambda: DifferentiableNet(tangents_of_net(self.net, moved))
         )
 
     def per_sequence(self) -> "DifferentiableNet | None":
-        """Returns the function whose totals, such as the gradients of parameters, are those of each sequence
-        instead of those of all; None if the net has no such form.
+        """Returns the function with one total per sequence in place of each total over all sequences, such as
+        the gradient of a parameter; None if the net has no such form.
         """
 
         def made() -> tuple[DifferentiableNet | None]:
@@ -201,7 +197,6 @@ class DifferentiableNet:
 class Passes:
     """The forward and the backward pass of a net, for the gradients of some of its inputs.
 
-    net: the net.
     wanted: the positions of the inputs that get gradients.
     engine: the engines in order of preference.
     run: the programs of both passes.
@@ -275,7 +270,7 @@ class FixedPasses(Passes):
 
     @property
     def apart(self) -> "FixedPasses":
-        """The same passes, of which `forward` returns each array in a buffer of its own."""
+        """The same passes, with a buffer of its own for each array that `forward` returns."""
         return replace(self, run=replace(self.run, separate=None))
 
     @property
@@ -427,9 +422,7 @@ class SingleStep:
         return self.run
 
     def bind_to(self, bound: Bound) -> Callable[[], None]:
-        """Takes machine code that is bound to parameters, which steps of other numbers of rows may share;
-        returns the function that runs it.
-        """
+        """Takes bound machine code, shared by other row counts; returns the function that runs it."""
         self.bound, self.run = bound, bound.again(self.call, self.into)
         return self.run
 
@@ -461,11 +454,11 @@ class ModelNets(Generic[Kind]):
         last_only: bool = False,
         time_major: bool = False,
     ) -> NetCall:
-        """Checks the arguments of a call, whose numbers are not read; returns its net, with the positions of
+        """Checks the arguments of a call without reading their numbers; returns its net, and the positions of
         the sequences.
 
-        The arguments are those of `Model.__call__`, with arrays as sequences. With `last_only` the net
-        returns only the last output of each sequence.
+        It takes the arguments of `Model.__call__`, with arrays as sequences. With `last_only` the net returns
+        only the last output of each sequence.
         """
         call = UncheckedCall(
             sequences, None, initial, statics, lengths, last_only, {"time_major": time_major}, "auto"

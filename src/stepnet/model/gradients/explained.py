@@ -12,7 +12,7 @@ from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
-from stepnet.explain.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
+from stepnet.explain.costs import Cost, Costs, Held, added, bytes_of, costs, held_bytes, sum_of
 from stepnet.explain.facts import choice, source
 from stepnet.model.gradients.checkpoint import InPieces
 from stepnet.model.gradients.in_sections import AtOnce, Sectioned, SectionRun
@@ -121,7 +121,8 @@ class GradientExplanation:
 
     kinds: the arguments that have gradients.
     checkpoint, engine: the `checkpoint` argument, and the name of the engine that runs the forward half.
-    saved: the values that the backward half reads of the forward one; with checkpoint, those of one piece.
+    saved: the values of the forward half that the backward half reads; with a checkpoint, the values of one
+        piece.
     halves, memory: the nets that run, and the bytes that they hold.
     sizes: the costs of a batch, if its size was given.
     blocks: for each recurrence the number of steps that it runs at a time, and if that is 1, the reason.
@@ -250,7 +251,9 @@ def of_halves(run: Halved, engine: Order) -> SectionFacts:
     values = [run.first.net.results[place] for place in run.saved]
     extra = {place for place in run.saved if place >= run.own}
     kept = bytes_of(run.first.net.type_of(run.first.net.results[place]) for place in extra)
-    return SectionFacts(tuple(saved_values(run.first.net, values)), halves, MemoryUse(kept, held(second)))
+    return SectionFacts(
+        tuple(saved_values(run.first.net, values)), halves, MemoryUse(kept, held_bytes(second))
+    )
 
 
 def of_pieces(part: InPieces, engine: Order) -> SectionFacts:
@@ -289,7 +292,7 @@ def piece_bytes(part: InPieces, engine: Order) -> dict[Extent, int]:
     read = [net.type_of(number) for number in net.inputs]
     again = [] if part.again is None else types_of(part.again.net)
     types = [*read, *types_of(net), *again, *types_of(backward.net)]
-    every = sum_of(bytes_of(types), held(backward.schedule_for(engine)))
+    every = sum_of(bytes_of(types), held_bytes(backward.schedule_for(engine)))
     return {extent: count for extent, count in every.items() if len(extent) > 1}
 
 
@@ -312,10 +315,9 @@ def per_step(facts: SectionFacts, size: int) -> SectionFacts:
 
 
 def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
-    """Divides the costs of a block of `size` steps (computed as one) by `size`, to get those of one step,
-    rounded up.
+    """Returns the costs of one step, from the costs of a block of `size` steps computed as one; rounded up.
 
-    costs: the costs by extent (how often they arise), of which only those per step are divided.
+    costs: the costs by extent (how often they arise). Only costs per step are divided.
     """
     return {
         extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
@@ -326,10 +328,8 @@ def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
 
 
 def divided(sizes: Held, size: int) -> dict[Extent, int]:
-    """Divides the bytes that a block of `size` steps (computed as one) takes by `size`, to get those of one
-    step, rounded up.
-
-    sizes: the bytes by extent (how often the value occurs), of which only those per step are divided.
+    """Returns the bytes of one step, from the bytes of a block of `size` steps computed as one; rounded up.
+    sizes: the bytes by extent (how often the value occurs). Only bytes per step are divided.
     """
     return {extent: -(-count // size) if extent == STEPS else count for extent, count in sizes.items()}
 
@@ -372,9 +372,8 @@ def described(net: Net, number: int) -> str:
 
 
 def total(sizes: Held, rows: int, steps: int) -> int:
-    """Sums bytes or flops over a batch of `rows` sequences of `steps` steps each.
-
-    sizes: the numbers per parameter, per sequence and per step, by extent; other extents are left out.
+    """Sums bytes or flops over a batch of `rows` sequences of `steps` steps each. sizes: the numbers per
+    parameter, per sequence and per step, by extent; other extents are left out.
     """
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in sizes.items() if extent in counts)
@@ -382,7 +381,6 @@ def total(sizes: Held, rows: int, steps: int) -> int:
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:
     """Returns the number of pieces (ranges of steps) in which `steps` steps run with a checkpoint.
-
     checkpoint: the number of steps of a piece, or "sqrt".
     """
     return -(-steps // piece_size(checkpoint, steps))

@@ -55,9 +55,7 @@ def trained(
 
     def run_of(each: Section | IsolatedRecurrence, places: list[int]) -> SectionRun:
         """Makes the programs of a part of the net: in blocks (several steps computed as one) for a recurrence
-        of `numbers`, else at once.
-
-        places: the positions of the part's inputs whose gradients are computed.
+        of `numbers`, else at once. places: the positions of the part's inputs whose gradients are computed.
         """
         if isinstance(each, Section):
             return AtOnce.of(each, places, costs.chunks)
@@ -81,18 +79,13 @@ class Blocks:
 
     @property
     def call(self) -> Call:
-        """The call of the piece (the sequences and steps of the blocks), on the same arrays, with each block
-        of `size` steps as one step.
-        """
+        """The call of the piece, on the same arrays, with each block of `size` steps as one step."""
         own, size = self.piece.call, self.size
         if size == 1:
             return own
         where = own.positions
         positions = replace(
-            where,
-            starts=where.starts // size,
-            lengths=where.lengths // size,
-            total=where.total // size,
+            where, starts=where.starts // size, lengths=where.lengths // size, total=where.total // size
         )
         return replace(own, positions=positions)
 
@@ -115,9 +108,7 @@ class Blocks:
 
     def steps(self, array: Array, type_: Type) -> Array:
         """Ungroups the values per block (several steps computed as one) of an array to values per step;
-        returns other arrays unchanged.
-
-        type_: the type of the values, which says if there is one per step.
+        returns other arrays unchanged. type_: the type of the values, which says if there is one per step.
         """
         return array.reshape(-1, *type_.shape) if type_.extent == STEPS else array
 
@@ -221,8 +212,8 @@ class InBlocks:
         """Splits a call into blocks of `size` steps (each computed as one) and the single steps that remain;
         either may be empty.
 
-        The loop reaches the single steps last: they are the last ones of each sequence, or the first if it
-        runs in reverse.
+        The single steps run last: at the end of each sequence, or at its beginning if the recurrence runs in
+        reverse.
         """
         lengths = call.positions.lengths
         left = lengths % self.size

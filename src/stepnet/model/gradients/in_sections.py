@@ -93,7 +93,6 @@ class AtOnce:
     @classmethod
     def of(cls, section: Section, wanted: Sequence[int], chunks: FitsChunks | None = None) -> "AtOnce":
         """Makes the programs that run a section (part of a net) and its gradients for all steps at once.
-
         wanted: the positions of the inputs whose gradients are computed. chunks: as of `vjp`.
         """
         return cls(section, Halved.of(section.net, wanted, chunks=chunks), tuple(wanted))
@@ -104,8 +103,8 @@ class AtOnce:
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section (part of a net): adds its results to `values`, and returns the saved arrays. The
-        arguments are those of `SectionRun.run`.
+        """Runs the section (part of a net): adds its results to `values`, and returns the saved arrays. It
+        takes the arguments of `SectionRun.run`.
         """
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
@@ -114,9 +113,7 @@ class AtOnce:
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """Yields the number and the cotangent of each input of the section (part of a net). The arguments are
-        those of `SectionRun.gradients`.
-        """
+        """Yields each input's (number, cotangent). It takes the arguments of `SectionRun.gradients`."""
         section, cotangents = self.section, cotangents_of(self.section, known, way.call)
         arrays = [values[number] for number in section.reads]
         made = self.halved.backward(arrays, cotangents, kept, way.call, way.engine)
@@ -185,7 +182,7 @@ class Sectioned:
         """Runs the forward pass, section by section (parts of the net).
 
         Returns the results of the net, then the values that one section reads of another, then the arrays
-        that the sections save. The arguments are those of `GradientRun.forward`.
+        that the sections save. It takes the arguments of `GradientRun.forward`.
         """
         values: Values = dict(zip(self.net.inputs, arrays, strict=True))
         way = self.way(call, engine)
@@ -196,15 +193,10 @@ class Sectioned:
         return [*(array for array in made if array is not None), *kept]
 
     def backward(
-        self,
-        arrays: Arrays,
-        cotangents: Sequence[Array],
-        saved: Sequence[Array],
-        call: Call,
-        engine: Order,
+        self, arrays: Arrays, cotangents: Sequence[Array], saved: Sequence[Array], call: Call, engine: Order
     ) -> list[Array]:
-        """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`.
-        The arguments are those of `GradientRun.backward`.
+        """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`. It
+        takes the arguments of `GradientRun.backward`.
         """
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
@@ -233,7 +225,7 @@ class Sectioned:
 def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list[Array]:
     """Returns the cotangents of the floating-point results of a section (part of a net).
 
-    known: cotangents by the numbers of their values in the whole net; zeros are returned for others.
+    known: cotangents by the numbers of their values in the whole net; missing ones become zeros.
     call: the call, with the number of entries of each value.
     """
     made: list[Array] = []
@@ -245,9 +237,7 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds an array to the cotangent of a value; the first array becomes the cotangent.
-
-    known: the cotangents so far by the numbers of their values.
-    number: the number of the value.
+    """Adds an array to the cotangent of a value; the first array becomes the cotangent. known: the cotangents
+    so far by the numbers of their values. number: the number of the value.
     """
     known[number] = known[number] + array if number in known else array

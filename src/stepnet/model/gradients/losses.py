@@ -92,7 +92,6 @@ POSITIONS = (
 class ValueAndGrad:
     """A function that returns the value of a loss and its gradients; `value_and_grad` makes it.
 
-    model: the model.
     is_mean: True if the value is the mean of the loss's numbers, False for their sum.
     saved: the dtype in which values for the gradient alone are stored; None for their own.
     """
@@ -129,7 +128,7 @@ class ValueAndGrad:
         wrt: the arguments to differentiate: "params", "inputs", "initial", "statics", or several of these.
         checkpoint: None saves all values that the backward pass reads; k or "sqrt" recomputes most of them.
 
-        The other arguments are those of a call of the model.
+        The other arguments are as in a call of the model.
         """
         if others:
             raise ArgumentError(POSITIONS)
@@ -255,9 +254,7 @@ class Targets:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The cache key of a loss's net: the structure, dtypes, features and levels of nested sequences of
-        the targets.
-        """
+        """The cache key of a loss's net: the structure, dtypes, features and levels of the targets."""
         arrays = zip(self.arrays, self.levels, strict=True)
         return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
 

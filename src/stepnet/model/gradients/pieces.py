@@ -95,26 +95,21 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """Returns the entries of an array of the whole call that belong to the piece (range of steps).
-
-        type_: the type of the values in the array.
+        """Returns the entries of an array of the whole call that belong to the piece (range of steps). type_:
+        the type of the values in the array.
         """
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
         """Cuts the inputs of the piece (range of steps) out of the arrays of the whole call; None stays None.
-
-        net: the net of the call.
-        arrays: the arrays of its first inputs.
+        net: the net of the call. arrays: the arrays of its first inputs.
         """
         pairs = zip(net.inputs, arrays, strict=False)
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
 
     def put(self, net: Net, results: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Writes results for the piece (range of steps) to their positions in arrays of the whole call.
-
-        net: the net that computed them.
-        results, arrays: the results, and for each the array to write to.
+        """Writes results for the piece (range of steps) to their positions in arrays of the whole call. net:
+        the net that computed them. results, arrays: the results, and for each the array to write to.
         """
         for number, part, array in zip(net.results, results, arrays, strict=True):
             array[self.where(net.type_of(number))] = part
@@ -158,13 +153,13 @@ def part_of(
     step_offset: Array | None = None,
     consecutive: bool = False,
 ) -> Piece:
-    """Returns the part of a call with some steps of some sequences, as a call to run.
+    """Returns a call for some steps of some sequences of another call.
 
-    The arrays of the call are used in place if these steps fill a range of them; else the steps are to be
-    copied, end to end.
+    If these steps fill a range of the call's arrays, they are read in place; else they must be copied end to
+    end.
 
     alive: the indices of the sequences.
-    firsts, lengths: the first step of each of them, and the number of its steps.
+    firsts, lengths: for each of these sequences, its first step and its number of steps.
     step_offset: the number of steps that each ran before these; None if no step reads its index.
     consecutive: whether the steps of each sequence must be consecutive in the piece, by a copy if needed.
     """

@@ -40,8 +40,8 @@ class PreparedNet:
     """A net that is prepared for calls of one form (cache key).
 
     bound, prepared: the kernel (compiled net) and its prepared call.
-    parameters: the positions of the parameters among the inputs of the net, if a call gives others than those
-        of the model; else none.
+    parameters: the positions of the parameters among the inputs of the net, if a call gives parameters of its
+        own; else none.
     reads: the positions of the sequences, the memories and the statics among the inputs of the net, in order.
     order: for each result of the net, its position among those of the engine.
     """
@@ -101,9 +101,9 @@ class PreparedNet:
 
 @dataclass(frozen=True)
 class CallInputs:
-    """The arrays of a net's inputs: parameters, and those that each call gives.
+    """Arrays of a net's inputs: the parameters, and the arguments of each call.
 
-    known: the arrays, without those of the sequences.
+    known: the arrays, except the sequences.
     own: the parameters of the model, in their structure.
     parameters, sequences, memories: the positions of the parameters, the sequences and the initial memories.
     shape: the shape of the sequences in the net.
@@ -121,9 +121,7 @@ class CallInputs:
 
     @classmethod
     def of(cls, arguments: CallArguments) -> "CallInputs":
-        """Collects, from the arguments of a call, the data to build the inputs of later calls of its form
-        (key).
-        """
+        """Collects, from the arguments of a call, the data to build inputs of later calls of its form."""
         places, arrays = arguments.places, list(arguments.arrays)
         (sequences,) = places["inputs"]
         arrays[sequences] = None
@@ -199,7 +197,8 @@ def kinds_of(
 
 
 def gradients_in(kinds: Sequence[KindOfGradient], results: Sequence[Array], sequences: Any) -> Gradients:
-    """Builds `Gradients` from the results of a net; those of the inputs are a Ragged or array as `sequences`.
+    """Builds `Gradients` from the results of a net. Gradients of the inputs are a Ragged or an array, as
+    `sequences` is.
 
     kinds: for each kind of arguments, its name, the positions of its gradients among the results, and a
         function that builds its structure.
@@ -345,8 +344,7 @@ class GradientExecutable(Executable[Program]):
     def by_result(self, outputs: Any, final: Any) -> list[Any] | None:
         """Lists cotangents to match the results of a net: of the outputs, then of final memories.
 
-        An entry is None where none is given. Returns None if their structures differ from those of the
-        results.
+        An entry is None where none is given. Returns None if their structures differ from the results'.
         """
         if final is not None and not self.memory:
             return None
@@ -392,7 +390,7 @@ def shapes_of(program: Program, batch: Batch, rows: int) -> tuple[Shape | None, 
 
 
 def leaves_of(value: Any, like: Any, count: int) -> list[Any] | None:
-    """Lists the `count` leaves of a structure; returns None for another structure than that of `like`.
+    """Lists the `count` leaves of a structure; returns None for a structure unlike `like`.
 
     value: the structure; None stands for `count` leaves that are None.
     like: the expected structure; a `Spec` or int for a single leaf.
@@ -404,9 +402,7 @@ def leaves_of(value: Any, like: Any, count: int) -> list[Any] | None:
 
 def same_offsets(one: Ragged, other: Ragged) -> bool:
     """Returns whether two Raggeds have sequences of the same lengths, so that their values belong together.
-
-    one: a Ragged.
-    other: a Ragged without nested sequences.
+    one: a Ragged. other: a Ragged without nested sequences.
     """
     if one.offsets is other.offsets:
         return True

@@ -43,7 +43,6 @@ class Moved(NamedTuple):
 
     def array(self, leaf: Any, sequences: Any) -> Array | None:
         """Returns the tangent `leaf` of a call as the net takes it; None if it needs a check or a conversion.
-
         sequences: the sequences of the call.
         """
         return array_in_net(leaf, sequences, self.given, self.shape, self.dtype)
@@ -115,7 +114,8 @@ class TangentExecutable(Executable[Program]):
 
         arguments: the checked arguments of a call of the form.
         program: the net of the results and their tangents.
-        kinds, moved: the tangents that these calls give, and those of this call, the last inputs of the net.
+        kinds, moved: the kinds of arguments whose tangents these calls give, and the tangents of this call,
+            the last inputs of the net.
         engine: the engines in order of preference.
         changes: whether these calls pass `params`, which may differ each time; else the model's are used.
         """

@@ -37,8 +37,8 @@ def gradient_net(net: Net, wanted: Sequence[int]) -> Net:
 
 
 def tangents_of_net(net: Net, moved: Sequence[int]) -> Net:
-    """Returns the net of a tangent: from the inputs of a net, followed by the tangents of those at the
-    positions `moved`, to the tangents of its floating-point results.
+    """Returns the net of a tangent. It takes the inputs of a net, then the tangents of the inputs at
+    positions `moved`, and returns the tangents of the floating-point results.
     """
     both = jvp(net, moved)
     return prune(replace(both, results=both.results[len(net.results) :]))
@@ -62,12 +62,7 @@ class GradientRun(Protocol):
         ...
 
     def backward(
-        self,
-        arrays: Arrays,
-        cotangents: Sequence[Array],
-        saved: Sequence[Array],
-        call: Call,
-        engine: Order,
+        self, arrays: Arrays, cotangents: Sequence[Array], saved: Sequence[Array], call: Call, engine: Order
     ) -> list[Array]:
         """Runs the backward pass; returns the gradients of the inputs that the programs were made for.
 
@@ -132,16 +127,11 @@ class Halved:
         return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, separate)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:
-        """Runs the forward half of the gradient; the arguments are those of `GradientRun.forward`."""
+        """Runs the forward half of the gradient, with the arguments of `GradientRun.forward`."""
         return run_net(self.first, arrays, call, engine, self.separate)
 
     def backward(
-        self,
-        arrays: Arrays,
-        cotangents: Sequence[Array],
-        saved: Sequence[Array],
-        call: Call,
-        engine: Order,
+        self, arrays: Arrays, cotangents: Sequence[Array], saved: Sequence[Array], call: Call, engine: Order
     ) -> list[Array]:
-        """Runs the backward half; the arguments are those of `GradientRun.backward`."""
+        """Runs the backward half, with the arguments of `GradientRun.backward`."""
         return run_net(self.second, [*arrays, *cotangents, *saved], call, engine)

@@ -38,8 +38,8 @@ def gradient_run(
     is_each: bool = False,
 ) -> GradientRun:
     """Returns the programs of a net's gradient, which are made at first use and kept in `programs`. Raises
-    `InputError` for a checkpoint where values have other numbers of steps than the inputs, or where gradients
-    are those of each sequence.
+    `InputError` for a checkpoint where values have other numbers of steps than the inputs, or where each
+    sequence has gradients of its own.
 
     programs: the cache of these programs.
     key: the key of the net in the cache, such as the program it belongs to.
@@ -62,7 +62,7 @@ def gradient_run(
         raise InputError(NO_CHECKPOINT[alone])
 
     def made() -> Sectioned:
-        """Makes the programs, and says how each recurrence runs."""
+        """Makes the programs, and notes the way in which each recurrence runs."""
         texts = tuple(map(str, block_choices(net, costs, PIECES).values()))
         return replace(checkpointed(net, wanted, costs.chunks), blocks=texts)
 

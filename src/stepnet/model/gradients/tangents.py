@@ -90,7 +90,7 @@ class Jvp:
             call gives it.
         params: parameters in place of the model's own, in the same structure.
 
-        The other arguments are those of a call of the model.
+        The other arguments are as in a call of the model.
 
         Raises `InputError` for tangents of another structure or shape, and for those of integers, and
         `ArgumentError` for an argument by another name.
@@ -138,7 +138,6 @@ class Jvp:
 
     def program(self, arguments: CallArguments, places: tuple[int, ...]) -> NetProgram:
         """Returns the program of the results and their tangents, which is kept with that of the model.
-
         arguments: the checked arguments of a call. places: the positions of the net's inputs with tangents.
         """
         net, kept = arguments.net, arguments.reading.program.gradient_runs
@@ -146,9 +145,7 @@ class Jvp:
 
     def answer(self, made: tuple[tuple[Any, Any], tuple[Any, Any]]) -> tuple[Any, Any]:
         """Returns the results of a prepared call and their tangents as the model gives results: a graph gives
-        outputs alone.
-
-        made: (outputs, final memories), and their tangents.
+        outputs alone. made: (outputs, final memories), and their tangents.
         """
         return made if self.model.gives_final else (made[0][0], made[1][0])
 

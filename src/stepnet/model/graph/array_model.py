@@ -57,9 +57,8 @@ class ModelInput:
     name: the name of the input.
     axes: the letters of its axes; "" for a single number, "lengths" for the lengths of the sequences.
     features: the sizes of its features.
-    dtype: its dtype.
     stated: the numbers of sequences and steps, as far as the file states them.
-    steps: the axis of its steps; that of the first input, unless it has steps of its own.
+    steps: the axis of its steps, shared with the first input unless it has steps of its own.
     """
 
     name: str
@@ -151,9 +150,8 @@ class ArrayModel:
         return outputs_of(self.path, computed)
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> Mapping[str, Placed]:
-        """Computes the outputs of the model by name, operator by operator, from its inputs by name.
-
-        params: the weights by name, where they are no constants of the model.
+        """Computes the outputs of the model by name, operator by operator, from its inputs by name. params:
+        the weights by name, where they are no constants of the model.
         """
         raise NotImplementedError
 
@@ -196,7 +194,6 @@ class ArrayModel:
 
     def note(self, where: str, numbers: Callable[[], Iterable[float]]) -> None:
         """Records the numbers of an operator that may depend on the number of steps, if the file states it.
-
         where: the operator. numbers: finds them.
         """
         if self.steps is not None:
@@ -212,9 +209,7 @@ class ArrayModel:
 
     @property
     def only_steps(self) -> int | None:
-        """The only length that sequences may have: the number of steps that the file states, if numbers in it
-        may depend on that; None for sequences of any length.
-        """
+        """The only length of sequences, as the file states it and numbers may depend on it; else None."""
         return self.steps if self.numbers else None
 
     def check_lengths(self, positions: Positions) -> None:
@@ -243,8 +238,8 @@ class ArrayModel:
             )
 
     def check_dtypes(self, sequences: Any, statics: Any) -> None:
-        """Raises `InputError` for inputs of a call of other dtypes than those of the file, if its format
-        fixes them.
+        """Raises `InputError` if the inputs of a call have other dtypes than the file, for formats that fix
+        dtypes.
 
         sequences, statics: the `Spec`s of the inputs, by name if there are several.
         """
@@ -305,7 +300,7 @@ class ArrayModel:
         }
 
     def taking(self, values: Mapping[str, Any]) -> tuple[ModelInput, ...]:
-        """Returns the inputs of the model with the axes of the steps of a call's values, by name."""
+        """Returns the inputs of the model, with axes of steps as in the values of a call, by name."""
         return tuple(input_.taking(values.get(input_.name)) for input_ in self.inputs)
 
     def like(self, inputs: Mapping[str, Placed]) -> Any:
@@ -360,8 +355,8 @@ def first_fitting(
     remedy: str = REMEDY,
 ) -> Graph:
     """Returns the graph for the first combination of axes that fits the operators of the model in a file. If
-    none fits, inputs have steps of their own, of other numbers than the first input's: those for which the
-    file states other numbers, then each.
+    none fits, inputs are given steps of their own: first the inputs for which the file states another number
+    of steps than for the first input, then every input.
 
     Raises `ModelError` if none fits, with the reason why the first that mixes sequences does not, or else the
     first; and if axes fit only with the steps of an input where those tried before had its sequences, which
@@ -527,10 +522,8 @@ def located(where: str, inner: str | None = None) -> Generator[None]:
 
 
 def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:
-    """Raises `InputError` if the user's argument `axes` names an input that the model does not have.
-
-    axes: the axes of some inputs by name.
-    names: the names of the model's inputs.
+    """Raises `InputError` if the user's argument `axes` names an input that the model does not have. axes:
+    the axes of some inputs by name. names: the names of the model's inputs.
     """
     unknown = [name for name in axes if name not in names]
     if unknown:

@@ -40,17 +40,17 @@ class ChunkRows:
     kept: Kept
 
     def begin(self, statics: list[Array], rows: int) -> Kept:
-        """Returns what is kept of rows that have had no step. statics: theirs. rows: their number."""
+        """Returns the state of new rows. statics: the statics of the rows. rows: the number of rows."""
         own: Kept = {f"{STATICS}{place}": array for place, array in enumerate(statics)}
         return self.model.begin(rows) | own | {TAKEN: np.zeros(rows, np.int64)}
 
     @property
     def statics(self) -> list[str]:
-        """The names of the statics among what is kept."""
+        """The names of the statics in the state."""
         return [name for name in self.kept if name.startswith(STATICS)]
 
     def state(self) -> dict[str, Array]:
-        """Returns copies of what is kept of the rows, without their statics, as arrays by name."""
+        """Returns copies of the state of the rows, without their statics, as arrays by name."""
         return {
             name: np.array(array)
             for name, array in arrays_of(self.kept).items()
@@ -78,26 +78,22 @@ class ChunkRows:
             raise InputError(str(error)) from None
 
     def read(self, arrays: dict[str, Array], where: str) -> Kept:
-        """Returns what is kept of rows, from the arrays of `arrays_of`; raises `FileError` unless the arrays
-        are exactly those of this model, with as many steps as rows have that have had so many.
+        """Returns the state of rows from the arrays that `arrays_of` made; raises `FileError` unless they fit
+        this model, and hold the number of steps that follows from the steps of each row.
 
         arrays: the arrays, by name. where: the file that has them, or the argument, for messages.
         """
         left, made = dict(arrays), Kept()
 
         def taken(name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-            """Takes an array out of the given ones; raises `FileError` unless it has these features and this
-            dtype.
-            """
+            """Takes an array out of the given ones; `FileError` for other features or another dtype."""
             array = left.pop(name, None)
             if array is None or (array.shape[1:], array.ndim, array.dtype) != (shape, len(shape) + 1, dtype):
                 raise FileError(f"{where}: it has no array {name!r} of {dtype} with features {list(shape)}")
             return array
 
         def counted(name: str, counts: Array) -> Array:
-            """Takes an array of counts; raises `FileError` unless they are those that follow from the number
-            of steps of each row.
-            """
+            """Takes an array of counts; raises `FileError` unless they follow from the steps of each row."""
             if not np.array_equal(array := taken(name, (), np.dtype(np.int64)), counts):
                 raise FileError(f"{where}: {name!r} does not fit the steps of the rows, {TAKEN!r}")
             return array
@@ -137,9 +133,7 @@ class ChunkRows:
 
 
 def arrays_of(kept: Kept) -> dict[str, Array]:
-    """Returns what is kept of rows as arrays by name; steps of several rows are two, end to end and their
-    numbers.
-    """
+    """Returns the state of rows as arrays by name; steps of several rows are two, their values and counts."""
     arrays: dict[str, Array] = {}
     for name, own in kept.items():
         if isinstance(own, WaitingSteps):

@@ -40,10 +40,10 @@ class ChunkStream:
     """A model that takes chunks of steps of rows (sequences side by side), and gives the outputs that are
     ready; `graph.stream_chunks()` makes it.
 
-    The outputs of all chunks, one after the other, are those of a call over the whole sequences, with the
-    same bits, however they are cut. A convolution that reads later steps gives each output so many steps
-    later, and one with a stride gives fewer outputs than steps. A call that raises an error leaves the stream
-    as it was. One thread uses a stream at a time.
+    The outputs of all chunks, one after the other, equal the outputs of a call over the whole sequences, with
+    the same bits, however the sequences are cut. A convolution that reads later steps delays each output by
+    as many steps, and a convolution with a stride gives fewer outputs than steps. A call that raises an error
+    leaves the stream as it was. One thread uses a stream at a time.
 
     >>> import stepnet as sn
     >>> middle = sn.Graph(lambda x, weight: sn.conv1d(x, weight, padding="same"), np.float32([[[1, 1, 1]]]))
@@ -219,7 +219,7 @@ class ChunkStream:
 
     @alone
     def reorder(self, rows: Any) -> None:
-        """Moves what is kept of rows: row i goes on where row rows[i] is. Statics do not move.
+        """Moves the states of rows: row i continues from the state of row rows[i]. Statics do not move.
 
         Args:
             rows: An index for each row of the stream. The same index may come several times, or not at all.
@@ -247,7 +247,7 @@ class ChunkStream:
         """The memory of the rows between chunks, without their statics: a dict of arrays by name, copies.
 
         A stream of the same model goes on from it with the same bits, by `initial=`. Besides memories it has
-        the steps that later outputs read, and how many steps each row has had, "taken".
+        the steps that later outputs read, and the number of steps that each row has had, "taken".
 
         Raises:
             InputError: Before the inputs of the graph are known, by its first call or chunk or by `inputs=`.
@@ -320,7 +320,7 @@ class ChunkStream:
 
     @property
     def _has_memory(self) -> bool:
-        """True if rows may differ in what is kept of them: a chunk was taken, or they go on from a state."""
+        """True if rows may have different states: a chunk was taken, or they began with given states."""
         return self._rows is not None or self._initial is not None
 
     @property
@@ -379,7 +379,6 @@ class ChunkStream:
 
     def _made(self, program: GraphProgram, statics: list[Array]) -> ChunkRows:
         """Returns the rows before the first chunk; raises `InputError` for a model without such a stream.
-
         program: the traced model. statics: the values that each row has once.
         """
         model = ChunkModel.of(program.schedule_for(self.engine), program.params, self.engine)

@@ -1,4 +1,4 @@
-"""The dtypes of the inputs of a call, against those that a model was exported or traced with."""
+"""Checks of the dtypes of a call's inputs against the dtypes that a model was exported or traced with."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -96,9 +96,9 @@ class Graph(Model):
         """Runs a call of the graph that no earlier call prepared (compiled code with arrays of its own);
         returns the outputs of the model, in its structure.
 
-        formed: the call by which later ones find it prepared; None not to. With `initial`, `mask` or `begun`
-        the graph runs as one recurrence, whose outputs are those of a stream: a value that a sequence
-        has once is that of its last step.
+        formed: the form under which later calls find this one prepared; None to prepare nothing. With
+        `initial`, `mask` or `begun` the graph runs as one recurrence and returns the outputs of a stream: a
+        value that a sequence has once is its value at the last step.
         """
         sequences, statics, lengths, control = call.sequences, call.statics, call.lengths, call.control
         names = given_stepwise(call)
@@ -176,9 +176,7 @@ class Graph(Model):
 
     @property
     def file_names(self) -> Mapping[str, Sequence[str]]:
-        """The names of inputs ("sequence") and outputs ("output") in the file of the graph; none if it has no
-        file.
-        """
+        """The names of inputs ("sequence") and outputs ("output") in the graph's file; none without one."""
         return getattr(self.model, "file_names", {})
 
     @property
@@ -188,7 +186,7 @@ class Graph(Model):
 
     @property
     def ends_early(self) -> bool:
-        """False: each sequence of a graph runs to its last step, unlike those of layers with `until`."""
+        """False: each sequence of a graph runs to its last step; layers with `until` may end earlier."""
         return False
 
     @property
@@ -205,9 +203,7 @@ class Graph(Model):
         return getattr(self.model, "only_steps", None)
 
     def check_any_steps(self) -> None:
-        """Raises `InputError` if the file of the model is for one number of steps alone, as a stream has any
-        number of them.
-        """
+        """Raises `InputError` if the model's file fixes the number of steps: a stream has any number."""
         if (check := getattr(self.model, "check_any_steps", None)) is not None:
             check()
 
@@ -377,9 +373,7 @@ class Graph(Model):
 
 
 def given_stepwise(call: UncheckedCall) -> list[str]:
-    """Returns the names of those given arguments of a call that make a graph run step by step, as one
-    recurrence: `initial`, `mask` and `begun`.
-    """
+    """Returns the names of given arguments that make a graph run step by step, such as `mask`."""
     control = call.control
     stepwise = {"initial": call.initial, "mask": control.get("mask"), "begun": control.get("begun")}
     return [name for name, value in stepwise.items() if value is not None]

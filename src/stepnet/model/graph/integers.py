@@ -2,8 +2,8 @@
 
     samples --one step of the model--> ranges of its values --> FrameProgram --over_sequences--> outputs
 
-Its only meaning is that of its frame program, whose integers a device computes too. All that would compute
-something else, as plans of floats, gradients and other engines, is refused by name.
+It means exactly what its frame program computes, and a device computes the same integers. Everything that
+would compute something else, such as plans of floats, gradients and other engines, is refused by name.
 """
 
 from functools import partial
@@ -39,7 +39,7 @@ INSTEAD = "use the model that it was made of, or quantize that without activatio
 
 
 def refused(what: str) -> NoReturn:
-    """Raises `InputError` for what a model in integers alone does not do."""
+    """Raises `InputError` for a request that a model in integers cannot serve."""
     raise InputError(f"a model in integers alone {what}: {INSTEAD}")
 
 
@@ -107,7 +107,7 @@ class IntegerGraph(QuantizedGraph):
         vars(made).update(
             vars(graph) | {"inputs": traced.inputs, "statics": traced.statics, "frame_step": step}
         )
-        assert made.frame.loops  # lowered here, which refuses what has no form
+        assert made.frame.loops  # lowered here, which refuses operations without a form in integers
         return made
 
     @computed_once
@@ -190,7 +190,7 @@ class IntegerGraph(QuantizedGraph):
         refused("does not move to a device of Python; stepnet.build is for others")
 
     def with_params(self, params: Any) -> NoReturn:
-        """Raises `InputError`: its scales are those of its own parameters."""
+        """Raises `InputError`: the scales were calibrated for the parameters that it has."""
         refused("has the scales of its parameters, and takes no others")
 
     @property
@@ -219,13 +219,12 @@ class IntegerGraph(QuantizedGraph):
         return frame_sections(self.frame, self.frame_step)
 
     def __str__(self) -> str:
-        """Returns the model as text: what it was made of, and its arrays and loops in integers."""
+        """Returns the model as text: its origin, and its arrays and loops in integers."""
         return f"{self.name}, in integers alone\n{self.explain()}"
 
     def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
-        """Returns the arrays and loops of a frame as text. path: None. engine, force: not used.
-
-        Raises `InputError` for a path: a picture would show the model in floats.
+        """Returns the arrays and loops of a frame as text. path: None. engine, force: not used. Raises
+        `InputError` for a path: a picture would show the model in floats.
         """
         if path is not None:
             refused("is drawn as text alone")
@@ -240,9 +239,7 @@ class IntegerGraph(QuantizedGraph):
 def remade(
     made: Any, model: Any, params: Any, report: Quantization, engines: tuple[str, ...], step: "ModelStep"
 ) -> IntegerGraph:
-    """Rebuilds an unpickled graph in integers.
-
-    made: a function that makes a graph from the model and its parameters. The others are attributes of the
-    graph.
+    """Rebuilds an unpickled graph in integers. made: a function that makes a graph from the model and its
+    parameters. The others are attributes of the graph.
     """
     return IntegerGraph.with_step(QuantizedGraph.of(made(model, params), (), report, engines), step)

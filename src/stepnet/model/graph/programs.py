@@ -44,7 +44,7 @@ class GraphProgram(Program):
         super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
         self.placed = dict[tuple[str, ...], Schedule]()
-        self.name: str | None = None  # what stands for the net on disk, where a file determines it
+        self.name: str | None = None  # the net's key on disk, if a file determines the net
 
     @property
     def schedule(self) -> Schedule:
@@ -66,7 +66,7 @@ class GraphProgram(Program):
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
     """Returns a copy of a net in which some of its recurrences run in other precisions.
 
-    marks: the precision of each, by the number of its node.
+    marks: the precision of each of these recurrences, by the number of its node.
     """
     builder, places = Builder(is_model=True), list[int]()
     for number, node in enumerate(net.nodes):
@@ -94,9 +94,8 @@ def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
 
 
 def has_steps(program: GraphProgram) -> list[bool]:
-    """Returns for each output whether it has a value per step, of which the last may be asked for.
-
-    Raises `InputError` if an output has more: a sequence at each step.
+    """Returns for each output whether it has a value per step, of which the last may be asked for. Raises
+    `InputError` if an output has more: a sequence at each step.
     """
     if max(program.levels) > 1:
         raise InputError("the last output is not defined where each step has a sequence of outputs")
@@ -117,17 +116,15 @@ def has_lengths(sequences: Any, steps: int | None, time_major: Any) -> bool:
 
 
 def with_ends(outputs: Any, ends: Sequence[bool], axes: Sequence[str], batch: Batch) -> Any:
-    """Returns outputs, of which some are replaced by their value at the last step of each sequence, zeros for
-    an empty sequence.
+    """Returns the outputs, with some replaced by their value at the last step of each sequence (zeros for an
+    empty sequence).
 
     outputs: in any structure. ends: for each output whether it is replaced; it then has a value per step.
     axes: the axis of the steps of each output. batch: the sequences of the call.
     """
 
     def end(output: Any, axis: str) -> np.ndarray:
-        """Takes the value of an output at the last step of each sequence. axis: the axis of the output's
-        steps.
-        """
+        """Returns the value of an output at each sequence's last step. axis: the output's axis of steps."""
         where = batch.output_positions(axis)
         values = output.values if isinstance(output, Ragged) else output.reshape(-1, *output.shape[2:])
         return where.ends(values, first=False)
@@ -173,9 +170,7 @@ class GraphPrograms(Programs[GraphProgram]):
 
     @computed_once
     def own_axes(self) -> dict[str, str]:
-        """The names of the axes of those inputs that are declared to have steps of their own, of other
-        numbers than the first; by the name of the input.
-        """
+        """The names of the axes of inputs with steps of their own, by the name of the input."""
         if self.inputs is None:
             return {}
         return {name: spec.axis for name, spec in named_leaves(self.inputs) if spec.axis}
@@ -270,9 +265,7 @@ class GraphPrograms(Programs[GraphProgram]):
             check()
 
     def with_params(self, params: Any) -> "GraphPrograms":
-        """Returns a copy of a graph's programs with other parameters of the model; both share the compiled
-        code.
-        """
+        """Returns a copy of a graph's programs with other parameters; both share the compiled code."""
         return self.with_changes(
             params,
             self.precisions,

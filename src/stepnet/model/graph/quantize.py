@@ -30,7 +30,7 @@ from stepnet.model.halves import in_halves
 from stepnet.model.layers import Layer, recurrences_of
 from stepnet.model.model import Model
 from stepnet.model.nets import in_order
-from stepnet.model.precisions import Kind, in_precisions, with_recurrences, without_end
+from stepnet.model.precisions import Kind, in_precisions, with_recurrences
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 
@@ -222,11 +222,13 @@ def samples_of(trials: Trials, activations: str) -> FrameSamples:
 
 
 def as_graph(layers: Layer) -> Graph:
-    """Returns a `Graph` whose outputs are those of some layers, on which `quantize` tries precisions.
+    """Returns a `Graph` that computes the outputs of some layers, for `quantize` to try precisions on.
 
-    In it no step ends sequences early, so that outputs in all precisions have the same steps.
+    No step of it ends sequences early, so that outputs in all precisions have the same steps.
     """
-    return Graph(LayerOutputs(without_end(layers)))
+    return Graph(
+        LayerOutputs(with_recurrences(layers, lambda rnn: rnn.changed(lambda program: program, until=None)))
+    )
 
 
 @dataclass(frozen=True)

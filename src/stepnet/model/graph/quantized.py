@@ -26,11 +26,7 @@ class QuantizedGraph(Graph):
 
     @classmethod
     def of(
-        cls,
-        graph: Graph,
-        precisions: tuple[Precision, ...],
-        report: Quantization,
-        engines: tuple[str, ...],
+        cls, graph: Graph, precisions: tuple[Precision, ...], report: Quantization, engines: tuple[str, ...]
     ) -> "QuantizedGraph":
         """Returns a copy of a graph with these precisions for its recurrences, in the order they run.
 
@@ -53,7 +49,7 @@ class QuantizedGraph(Graph):
         raise refuse("a quantized graph is no part of a model: put the graph there, and quantize the whole")
 
     def trace_steps(self, sequences: Any, *arguments: Any, **options: Any) -> Any:
-        """Raises `InputError`: the values at its steps would be those of float32."""
+        """Raises `InputError`: the recorded values would be computed in float32."""
         raise InputError("the steps of a quantized graph are not traced: trace those of the graph itself")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -66,7 +66,7 @@ class OutputError:
 
 @dataclass(frozen=True)
 class Saturation:
-    """Numbers of a call in integers that are too large for these, and so are the largest ones.
+    """The saturated numbers of a call in integers: too large for their integers, and replaced by the largest.
 
     Attributes:
         name: The input, memory or output; for values between them the operations that give them.
@@ -122,9 +122,7 @@ class QuantizedRecurrence:
     reasons: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Returns the precision chosen for a recurrence as lines of the report: the dtype, the errors, and
-        reasons against others.
-        """
+        """Returns a recurrence's precision as lines: the dtype, errors, and reasons against others."""
         lines = [f"recurrence {self.number} in {self.dtype}: {self.what}"]
         lines += [f"    alone in {dtype}: {percent(error)} away" for dtype, error in self.alone.items()]
         lines += [f"    not {dtype}: {reason}" for dtype, reason in self.reasons.items()]

@@ -1,7 +1,7 @@
 """Every named value of a graph at every step, computed by the interpreter for debugging.
 
-The names are those of `watch`, as for a step: those of the model's local variables, and of the recurrences
-that it calls. The interpreter runs one net whose results are all named values.
+Values have the names that `watch` gives them, as in a step: names of the model's local variables, and of the
+recurrences that it calls. The interpreter runs one net whose results are all named values.
 """
 
 from collections.abc import Mapping
@@ -82,9 +82,9 @@ def named_values(model: ModelFunction, params: Any, traced: TracedModel) -> tupl
 def at_steps(type_: Type, array: Array, offsets: tuple[Array, ...], beside: Mapping[str, Array]) -> Ragged:
     """Returns a value of a graph as a Ragged over the steps; one that is the same at each step is repeated.
 
-    array: the value, with the entries of all sequences end to end. offsets: those of the sequences, and of
-    the inner sequences of their steps. beside: the offsets of inputs with other numbers of steps, by the name
-    of their axis.
+    array: the value, with the entries of all sequences end to end. offsets: the offsets of the sequences, and
+    of the inner sequences of their steps. beside: the offsets of inputs with other numbers of steps, by the
+    name of their axis.
     """
     total = int(offsets[0][-1])
     if type_.extent == CONST:

@@ -46,8 +46,8 @@ class ComposedStep:
         return self.name
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """Adds the operations of one step of a whole graph to the net of its arguments; returns the output
-        and the next memory. The arguments are values of a net that is traced, in their structures.
+        """Adds one step of the whole graph to the net of its arguments; returns the output and the next
+        memory. The arguments are values of a net that is traced, in their structures.
         """
         body, carried = self.traced.body, memory if leaves(self.traced.memory) else ()
         given = [*leaves(x), *leaves(carried), *leaves(statics), *leaves(params)]
@@ -66,8 +66,7 @@ class ComposedStep:
 class ComposedProgram:
     """The program of one step of a graph, as `GraphStep` caches it.
 
-    whole: the program of the graph.
-    step: the program of one step of it.
+    whole: the program of the graph. step: the program of one step of the graph.
     name: the name of the model function.
     engine: the engines that were requested.
     """
@@ -79,9 +78,7 @@ class ComposedProgram:
 
     @computed_once
     def recurrence(self) -> RNN:
-        """The graph as one recurrence, an `RNN` whose outputs and memory are the outputs and the state of a
-        stream.
-        """
+        """The graph as one recurrence, an `RNN` with the outputs of a stream, and its state as the memory."""
         traced = self.step.traced
         return RNN(
             ComposedStep(traced, self.name),
@@ -186,9 +183,7 @@ class GraphStep:
         return "", "memory", "params"
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the order of the declared inputs, so that their arrays
-        correspond in order.
-        """
+        """Returns inputs with dicts in the declared order, so that their arrays correspond in order."""
         return arranged_as(inputs, self.inputs)
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:

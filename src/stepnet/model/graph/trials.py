@@ -129,18 +129,15 @@ class Trials:
         return {number: precisions for number, precisions in options.items() if precisions}
 
     def precision(self, number: int, dtype: str) -> Precision:
-        """Returns a precision for a recurrence in a dtype; for int8 with the scale of its inputs.
-
-        number: the number of the recurrence.
-        dtype: such as "int8".
+        """Returns a precision for a recurrence in a dtype; for int8 with the scale of its inputs. number: the
+        number of the recurrence. dtype: such as "int8".
         """
         scale = self.scales.get(number) if dtype == "int8" else None
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
     def reason(self, number: int, precision: Precision) -> str | None:
-        """Returns the reason why no engine runs a recurrence in a precision; None if an engine does.
-
-        number: the number of the recurrence.
+        """Returns the reason why no engine runs a recurrence in a precision; None if an engine does. number:
+        the number of the recurrence.
         """
         cell = self.cell(number, precision)
         return cell if isinstance(cell, str) else None
@@ -162,16 +159,13 @@ class Trials:
 
     def precisions(self, chosen: Mapping[int, Precision]) -> tuple[Precision, ...]:
         """Returns the precision of each recurrence that can have one, in order: the chosen one, else float32.
-
         chosen: the chosen precisions by the number of the recurrence.
         """
         return tuple(chosen.get(n, Precision("float32", n)) for n in range(self.count))
 
     def of_all(self, precisions: Sequence[Precision]) -> list[Precision | None]:
         """Returns a precision for each recurrence of the net, in order; None for nested ones, which run in
-        float32.
-
-        precisions: those of the recurrences that are not nested, in order.
+        float32. precisions: the precisions of the recurrences that are not nested, in order.
         """
         net, flat_precisions = self.program.net, iter(precisions)
         flat = flat_recurrences(net)
@@ -180,15 +174,13 @@ class Trials:
 
     def in_precisions(self, chosen: Mapping[int, Precision]) -> Schedule:
         """Returns the schedule (a net cut into parts) of the model with some recurrences in low precision.
-
         chosen: their precisions, by the number of the recurrence.
         """
         return marked(self.program.net, self.precisions(chosen), self.engines)
 
     def errors(self, chosen: Mapping[int, Precision]) -> list[OutputError]:
-        """Returns the error of each output over all samples, with some recurrences in low precision.
-
-        chosen: their precisions, by the number of the recurrence.
+        """Returns the error of each output over all samples, with some recurrences in low precision. chosen:
+        their precisions, by the number of the recurrence.
         """
         bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
         return self.errors_of([run(bound, self.program, reading.call) for reading in self.readings])
@@ -203,9 +195,7 @@ class Trials:
 
     def worst(self, chosen: Mapping[int, Precision]) -> float:
         """Returns the largest relative error of any output over all samples, with some recurrences in low
-        precision.
-
-        chosen: their precisions, by the number of the recurrence.
+        precision. chosen: their precisions, by the number of the recurrence.
         """
         return max(error.relative for error in self.errors(chosen))
 
@@ -234,7 +224,7 @@ class Trials:
 
 
 def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) -> list[Reading[GraphProgram]]:
-    """Reads samples as calls of one program; raises `InputError` for those that do not fit.
+    """Reads samples as calls of one program; raises `InputError` for samples that do not fit.
 
     graph: the model.
     samples: the inputs of each sample.
@@ -315,9 +305,7 @@ def cell_of(plan: Plan, engines: Order) -> LowPrecisionCell | str:
 
 def number_of(plan: Plan) -> int | None:
     """Returns the number of the model's recurrence that a plan runs, which its precision records; None if it
-    has no precision.
-
-    plan: the operations of a recurrence in order.
+    has no precision. plan: the operations of a recurrence in order.
     """
     marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
@@ -370,9 +358,7 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
     """Compiles the parts of a net, and packs a program's parameters for the code; returns the object that
-    runs them on samples.
-
-    engines: the engines in order of preference.
+    runs them on samples. engines: the engines in order of preference.
     """
     return compiled(parts, engines).bind(program.params)
 

@@ -24,8 +24,8 @@ class Collected:
     arrays: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def add(self, array: Array, name: str) -> str:
-        """Adds an array to those of a model's file; returns its name in the file: `name`, with a number if an
-        earlier array has it.
+        """Adds an array to the arrays of a model's file; returns its name in the file: `name`, with a number
+        if an earlier array has this name.
         """
         chosen, count = name, 1
         while chosen in self.arrays:

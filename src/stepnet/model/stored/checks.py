@@ -77,9 +77,7 @@ def check_axes(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_single_axis(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` unless an operation of a file, such as an argmax, has one axis, a feature axis
-    counted from the end.
-    """
+    """Raises `ModelError` unless an operation, such as argmax, has one feature axis from the end."""
     check_axes(operands, attributes)
     if len(attributes["axes"]) != 1:
         raise ModelError("an argmax has one axis")
@@ -95,9 +93,7 @@ def check_taken(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_joined(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for a `concatenate` in a saved net whose values (`operands`) have different dtypes
-    or numbers of axes.
-    """
+    """Raises `ModelError` for a `concatenate` of `operands` with different dtypes or numbers of axes."""
     check_axes(operands, attributes)
     if len({(operand.dtype, len(operand.shape)) for operand in operands}) > 1:
         raise ModelError("values of different dtypes or ranks are concatenated")

@@ -24,54 +24,42 @@ def keyed(value: Any, what: str, *names: str) -> Object:
 
 
 def mapping(value: Any, what: str) -> Object:
-    """Returns a value of a file's JSON that must be an object; raises `ModelError` for any other. what: its
-    name in messages.
-    """
+    """Returns a value of a file's JSON that must be an object, or raises `ModelError`. what: its name."""
     if not isinstance(value, dict):
         raise ModelError(f"{what} is an object, not {short_repr(value)}")
     return cast("Object", value)
 
 
 def entries(value: Any, what: str) -> list[Any]:
-    """Returns a value of a file's JSON that must be a list; raises `ModelError` for any other. what: its name
-    in messages.
-    """
+    """Returns a value of a file's JSON that must be a list, or raises `ModelError`. what: its name."""
     if not isinstance(value, list):
         raise ModelError(f"{what} is a list, not {short_repr(value)}")
     return cast("list[Any]", value)
 
 
 def text(value: Any, what: str) -> str:
-    """Returns a value of a file's JSON that must be a text; raises `ModelError` for any other. what: its name
-    in messages.
-    """
+    """Returns a value of a file's JSON that must be a text, or raises `ModelError`. what: its name."""
     if not isinstance(value, str):
         raise ModelError(f"{what} is a text, not {short_repr(value)}")
     return value
 
 
 def flag(value: Any, what: str) -> bool:
-    """Returns a value of a file's JSON that must be a bool; raises `ModelError` for any other. what: its name
-    in messages.
-    """
+    """Returns a value of a file's JSON that must be a bool, or raises `ModelError`. what: its name."""
     if not isinstance(value, bool):
         raise ModelError(f"{what} is true or false, not {short_repr(value)}")
     return value
 
 
 def integer(value: Any, what: str) -> int:
-    """Returns a value of a file's JSON that must be a whole number of 64 bits; raises `ModelError` for any
-    other. what: its name in messages.
-    """
+    """Returns a JSON value that must be a 64-bit whole number, or raises `ModelError`. what: its name."""
     if type(value) is not int or not -LARGEST <= value <= LARGEST:
         raise ModelError(f"{what} is a whole number, not {short_repr(value)}")
     return value
 
 
 def count(value: Any, what: str) -> int:
-    """Returns a value of a file's JSON that must be a whole number from 0 on; raises `ModelError` for any
-    other. what: its name in messages.
-    """
+    """Returns a JSON value that must be a whole number from 0 on, or `ModelError`. what: its name."""
     if integer(value, what) < 0:
         raise ModelError(f"{what} is a whole number from 0 on, not {value}")
     return value

@@ -43,8 +43,8 @@ def memory_data(memory: StepMemory, arrays: Collected) -> Object:
 def step_of(data: Any, program: GraphProgram, arrays: Found) -> ModelStep:
     """Reads the calibrated step of a model from JSON that `step_data` wrote to a file.
 
-    program: that of the model, whose parameters are those of the step. arrays: those of the file. Raises
-    `ModelError` for a step that does not fit the model.
+    program: the program of the model, which has the parameters of the step. arrays: the arrays of the file.
+    Raises `ModelError` for a step that does not fit the model.
     """
     given = keyed(data, "a step", "net", "inputs", "outputs", "memories", "activations", "largest")
     net = net_of(given["net"], arrays)
@@ -97,9 +97,7 @@ def check_ends(
     outputs: tuple[StepEnd, ...],
     constants: list[int],
 ) -> None:
-    """Raises `ModelError` unless the inputs, outputs and parameters of a step are those of the model's
-    program.
-    """
+    """Raises `ModelError` unless a step has the inputs, outputs and parameters of the model's program."""
     traced = program.traced
     specs = [(spec.shape, str(spec.dtype)) for spec in (*leaves(traced.inputs), *leaves(traced.statics))]
     results = [type_key(program.net.type_of(place)) for place in program.net.results]

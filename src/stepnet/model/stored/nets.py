@@ -43,9 +43,8 @@ PRECISIONS = ("float32", "bfloat16", "int8", HALF)
 
 
 class Attributes(NamedTuple):
-    """The names of the attributes of an operation.
-
-    required, optional: the names that each node of the operation has, and those that it may have.
+    """Names of the attributes of an operation. required: the names that every node of the operation has.
+    optional: the names that a node may have.
     """
 
     required: tuple[str, ...] = ()
@@ -129,7 +128,7 @@ def attribute_data(value: Any, node: Node, arrays: Collected) -> Any:
 
 
 def precision_data(precision: Precision | None) -> Object | None:
-    """Returns the precision of a recurrence as JSON; None for that of its values."""
+    """Returns the precision of a recurrence as JSON; None if it computes in the precision of its values."""
     return None if precision is None else {name: getattr(precision, name) for name in PRECISION_FIELDS}
 
 
@@ -218,8 +217,8 @@ OPERANDS = {name: operands_of(name) for name in STORED}
 
 
 def types_of(operation: str, operands: list[Type], attributes: Mapping[str, Any]) -> tuple[Type, ...]:
-    """Computes the types (axes, features, dtype) of an operation's results from those of its operands; raises
-    `NetError` or `ModelError` for operands that do not fit.
+    """Computes the types (axes, features, dtype) of an operation's results from the types of its operands;
+    raises `NetError` or `ModelError` for operands that do not fit the operation.
     """
     if operation == "result" and attributes["of"] >= len(operands):
         raise ModelError(f"result {attributes['of']} is read of an operation that has {len(operands)}")
@@ -247,9 +246,7 @@ def attributes_of(data: Any, operation: str, arrays: Found, depth: int) -> dict[
         raise ModelError(f"the attributes of {operation} are {', '.join(required) or 'none'}")
 
     def checked(name: str, value: Any) -> Any:
-        """Returns the value of one attribute, read from JSON; raises `ModelError` for a value that it cannot
-        have.
-        """
+        """Returns the value of one attribute, read from JSON; raises `ModelError` for an impossible value."""
         if name == "value":
             return Literal(arrays.get(value, "a constant"))
         if name == "body":
@@ -260,9 +257,7 @@ def attributes_of(data: Any, operation: str, arrays: Found, depth: int) -> dict[
 
 
 def dtype_of(value: Any, what: str) -> str:
-    """Returns the name of a dtype from JSON; raises `ModelError` for a text that names no dtype of values.
-    what: its name in messages.
-    """
+    """Returns a dtype's name from JSON; raises `ModelError` for other text. what: its name in messages."""
     if text(value, what) not in DTYPES:
         raise ModelError(f"{what} is one of {', '.join(DTYPES)}, not {short_repr(value)}")
     return value
@@ -286,9 +281,7 @@ def is_axis(name: str) -> bool:
 
 
 def steps_of(value: Any, what: str) -> str:
-    """Returns the name of an axis of steps from JSON; raises `ModelError` for the name of another axis. what:
-    its name in messages.
-    """
+    """Returns the name of an axis of steps from JSON, or raises `ModelError`. what: its name."""
     own = text(value, what).removeprefix(WHOLE)
     if own not in AXES[1:] and not is_derived_name(own):
         raise ModelError(f"{what} is not an axis of steps: {short_repr(value)}")
@@ -378,9 +371,9 @@ READ: dict[str, Callable[[Any, str], Any]] = {
 def copied(net: Net, builder: Builder, operands: Sequence[int]) -> list[int]:
     """Adds the operations of a net to another one; returns the numbers of its results there.
 
-    Two casts are left out, as the trace around the net makes them: of an input from a storage dtype, as
-    bfloat16, to the one in which it is computed, and of a result to a storage dtype. Other casts stay: those
-    of the model itself, as to float16 and back, round.
+    Casts of inputs from a storage dtype, such as bfloat16, to the dtype of the computation are left out, and
+    so are casts of results to a storage dtype: the trace around the net makes both. Other casts belong to the
+    model, such as rounding to float16 and back, and stay.
 
     operands: the numbers of its inputs there, which have the dtypes in which they are computed.
     """

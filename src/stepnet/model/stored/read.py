@@ -56,7 +56,7 @@ def load_stored(path: Path) -> Graph | Layer:
 
 
 def is_stored(path: Path) -> bool:
-    """Returns whether a path is that of a file that `model.save` wrote, whatever its ending."""
+    """Tells whether `model.save` wrote the file at a path, whatever its ending."""
     if path.suffix == ENDING:
         return True
     return path.is_file() and is_safetensors(path) and KEY in metadata_of(path)
@@ -83,7 +83,6 @@ class FileReader:
     """Reader of the models in one file.
 
     file: its name, for messages.
-    arrays: its arrays.
     """
 
     def __init__(self, file: str, arrays: Found) -> None:

@@ -31,7 +31,6 @@ class StoredNet:
 
     file: the name of the file.
     name: the name of the step or model that was saved.
-    net: the net.
     """
 
     file: str
@@ -66,7 +65,7 @@ class StoredNet:
 
     def traced(self, builder: Builder, numbers: Sequence[int]) -> list[Traced]:
         """Returns the results of the net on values of another one, of these numbers."""
-        with IMPORTS:  # late: what is traced already needs none of it
+        with IMPORTS:  # imported late: models that are traced already do not need it
             from stepnet.model.stored.nets import copied
         return [Traced(builder, number) for number in copied(self.net, builder, numbers)]
 
@@ -98,7 +97,7 @@ class StoredNet:
 
 @dataclass(frozen=True)
 class StoredStep(StoredNet):
-    """The step of a recurrence of a file.
+    """The step of a recurrence that was read from a file.
 
     inputs, memory, statics, params, output: the structures of its arguments and of its output.
     known_step: its trace, if an earlier process traced it.
@@ -173,7 +172,7 @@ class StoredUntil(StoredNet):
 
 @dataclass(frozen=True)
 class StoredModel(StoredNet):
-    """The function of a graph of a file.
+    """The function of a graph that was read from a file.
 
     inputs, statics, params, output: the structures of its arguments and of its output.
     captured: the arrays that it captured, with their names.

@@ -45,9 +45,7 @@ def report_of(data: Any) -> Quantization | None:
 
 
 def recurrence_of(data: Any, what: str) -> QuantizedRecurrence:
-    """Reads the choice for one recurrence in a report of quantization from JSON. what: its name in
-    messages.
-    """
+    """Reads the choice for a recurrence in a report of quantization from JSON. what: its name."""
     given = keyed(data, what, "number", "what", "dtype", "precision", "alone", "reasons")
     alone, reasons = (mapping(given[part], f"{part} of {what}") for part in ("alone", "reasons"))
     return QuantizedRecurrence(

@@ -141,8 +141,8 @@ def until_data(rnn: RNN, program: StepProgram, arrays: Collected) -> Object | No
 
 
 def graph_data(graph: Graph, arrays: Collected) -> Object:
-    """Returns a `Graph` model as JSON for a file, and adds its arrays to `arrays`; the precisions of a
-    quantized one are those of its recurrences.
+    """Returns a `Graph` model as JSON for a file, and adds its arrays to `arrays`; for a quantized graph with
+    the precisions of its recurrences.
     """
     program = graph.program
     traced, net = program.traced, program.net

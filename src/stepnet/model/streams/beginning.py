@@ -58,8 +58,8 @@ class New:
         return New(memory, first, None if self.statics is None else rows_of(self.statics, rows))
 
     def put(self, step: LayerStep, slots: Array, side: int, begun: Array) -> None:
-        """Writes the memories and statics (values that each sequence has once) of these new rows (sequences)
-        of a stream into the arrays of a layer.
+        """Writes the memories and statics of these new rows (sequences) of a stream into the arrays of a
+        layer.
 
         step: the prepared step of the layer, which has the arrays. slots: the position of each row in the
         arrays. side: the one of each row's two memories to write, 0 or 1; a step reads one and writes the
@@ -107,10 +107,10 @@ class AddedRows:
 
 
 def declared_memory(rnn: Stepped, pieces: Sequence[AddedRows], index: int) -> Any:
-    """Returns the initial memory of rows, of a layer with a declared memory, in the structure of that memory.
+    """Returns the initial memory of rows in a layer with a declared memory, in the structure of the memory.
 
-    A dtype that was left open is that of the latest or declared inputs. While no inputs are known, it is
-    that of the parameters and of the given initial memories.
+    A dtype that was left open follows from the latest or declared inputs. While no inputs are known, it
+    follows from the parameters and the given initial memories.
 
     rnn: the recurrence of the layer, at the position `index`. pieces: the rows that were added so far.
     """
@@ -175,8 +175,8 @@ def copied(structure: Any) -> Any:
 
 
 def without(pieces: Sequence[AddedRows], rows: Array) -> tuple[AddedRows, ...]:
-    """Removes rows from those that were added to a stream before its first step; leaves out groups of which
-    all rows were dropped. Returns the groups.
+    """Returns the groups of rows that were added to a stream before its first step, without some rows, and
+    without groups that have none left.
 
     pieces: the groups; each has the rows that one call added. rows: the indices of the rows, counted through
     all groups.

@@ -51,14 +51,13 @@ class CalledStep:
         """Checks the statics (values that each sequence has once) of `count` new rows of a stream; returns
         them as arrays and Raggeds.
 
-        Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
+        Raises `InputError` unless they have the structure, features and dtypes of the statics of earlier
+        rows.
         """
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
-        """Writes the statics (values that a row has once) of some rows of the stream. slots: the positions of
-        the rows in the arrays.
-        """
+        """Writes the statics of some rows of the stream. slots: the positions of the rows in the arrays."""
         for index, new in enumerate(statics):
             kept = self.statics[index]
             if isinstance(kept, Ragged):
@@ -148,9 +147,7 @@ def in_sequences(x: Any, count: int) -> Any:
     deep = any(isinstance(leaf, Ragged) for leaf in leaves(x))
 
     def sequence(leaf: Any) -> Any:
-        """Makes sequences of one step of an input of the stream: an array with a further axis, or a Ragged if
-        any of the inputs is one.
-        """
+        """Turns an input of one step into sequences of one step: an array, or a Ragged if any input is."""
         if isinstance(leaf, Ragged):
             return leaf.group(lengths)
         return Ragged(leaf, (offsets_of(lengths),)) if deep else leaf[:, None]

@@ -23,9 +23,9 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class EndsPart:
-    """Copies of steps ahead of sequences, and behind those that end.
+    """Copies of steps ahead of sequences, and behind sequences that end with a chunk.
 
-    number: the node. model: the net of the model. name: the name with which those of what it keeps begin.
+    number: the node. model: the net of the model. name: the prefix of the names of the values that it keeps.
     """
 
     number: int
@@ -60,10 +60,7 @@ class EndsPart:
         return {f"{self.name}.earlier": earlier, f"{self.name}.read": none}
 
     def given(self, read: Array) -> Array:
-        """Returns the number of known steps of the result, for each row that goes on.
-
-        read: how many steps each row has had.
-        """
+        """Returns the known steps of the result, for rows that do not end. read: the steps of each row."""
         return np.where(read >= self.ahead, read + self.extension.before, 0)
 
     def kept(self, read: Array) -> Array:
@@ -73,10 +70,10 @@ class EndsPart:
         return np.where(read >= self.ahead, np.minimum(read, self.behind), read)
 
     def run(self, values: ChunkValues, kept: Kept, chunk: Chunk) -> tuple[ChunkValues, Kept]:
-        """Copies the steps that are known; returns them by node, and what the part keeps. Raises `InputError`
+        """Copies the known steps; returns them by node, and the part's new state. Raises `InputError`
         for rows that end with too few steps.
 
-        values: the values of the chunk so far. kept: what the part has kept of the rows.
+        values: the values of the chunk so far. kept: the part's state of the rows.
         """
         new: WaitingSteps = values[self.reads]
         before: Array = kept[f"{self.name}.read"]
@@ -96,9 +93,8 @@ class EndsPart:
         return {self.number: made}, {f"{self.name}.earlier": left, f"{self.name}.read": read}
 
     def counts(self, steps: StepCounts, chunk: Chunk) -> tuple[StepCounts, dict[str, Array]]:
-        """Returns how many steps of the result are known in total, and how many the part keeps, by name.
-
-        steps: the numbers of steps of earlier values. chunk: of the rows, which go on.
+        """Returns the number of known steps of the result in total, and the number that the part keeps, by
+        name. steps: the numbers of steps of earlier values. chunk: the chunk of rows, which do not end.
         """
         read = steps[self.reads]
         own = {f"{self.name}.earlier": self.kept(read), f"{self.name}.read": read}

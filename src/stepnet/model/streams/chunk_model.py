@@ -74,7 +74,7 @@ class ChunkModel:
         return cls(net, {**evaluated(net, known, once)}, tuple(parts))
 
     def begin(self, rows: int) -> Kept:
-        """Returns what the parts keep of rows that have had no step. rows: their number."""
+        """Returns the states of the parts for rows that have had no step. rows: the number of rows."""
         return {name: own for part in self.parts for name, own in part.begin(rows).items()}
 
     def counts(self, taken: Array) -> dict[str, Array]:
@@ -93,7 +93,8 @@ class ChunkModel:
         return made
 
     def run(self, given: Sequence[object], kept: Kept, chunk: Chunk) -> tuple[list[object], Kept]:
-        """Runs all parts on a chunk; returns the results of the net that are ready, and what the parts keep.
+        """Runs all parts on a chunk; returns the results of the net that are ready, and the new states of the
+        parts.
 
         given: the new steps, and the statics of the rows, in the order of the net's inputs. kept: what the
         parts have kept.

@@ -2,7 +2,7 @@
 
     recurrence, plain    a part of the schedule, by the machine code of a call, from the memories of each row
     windows, overlap     the steps that later windows read too are kept
-    expand, reduce       a value of a row at each of its new steps, and that of the last step so far
+    expand, reduce       a value of a row at each of its new steps, and its value at the last step so far
 
 Each part computes the results that no later step can change: a convolution that reads two later steps gives
 a result two steps later. Parts that read several values take as many steps as all of them have, and keep the
@@ -60,13 +60,12 @@ class ChunkPart(Protocol):
     """Part of a model that runs over chunks of steps."""
 
     def begin(self, rows: int) -> Kept:
-        """Returns what the part keeps of rows that have had no step. rows: their number."""
+        """Returns the part's state of rows that have had no step. rows: the number of rows."""
         ...
 
     def run(self, values: ChunkValues, kept: Kept, chunk: Chunk) -> tuple[ChunkValues, Kept]:
-        """Computes the results of a chunk that are ready; returns them by node, and what the part keeps.
-
-        values: the values of the chunk so far. kept: what the part has kept of the rows.
+        """Computes the results of a chunk that are ready; returns them by node, and the part's new state.
+        values: the values of the chunk so far. kept: the part's state of the rows.
         """
         ...
 
@@ -75,7 +74,7 @@ class ChunkPart(Protocol):
         that the part keeps, by name. They depend on the number of steps of each row so far alone, not on the
         cut into chunks.
 
-        steps: the numbers of steps of earlier values. chunk: of the rows, which go on.
+        steps: the numbers of steps of earlier values. chunk: the chunk of rows, which do not end.
         """
         ...
 
@@ -90,9 +89,9 @@ def zeros(type_: Type, rows: int) -> Array:
 
 @dataclass(frozen=True)
 class WindowPart:
-    """Windows of neighbouring steps, or the sums of their entries, from the steps so far.
+    """Part that computes windows of neighbouring steps, or the sums of their entries, from the steps so far.
 
-    number: the node. model: the net of the model. name: the name with which those of what it keeps begin.
+    number: the node. model: the net of the model. name: the prefix of the names of the values that it keeps.
     """
 
     number: int
@@ -120,19 +119,17 @@ class WindowPart:
         return self.window.reach // self.window.stride if self.is_overlap else self.window.before
 
     def begin(self, rows: int) -> Kept:
-        """Returns what the part keeps of rows that have had no step: zeros ahead of them. rows: their
-        number.
-        """
+        """Returns the kept values of rows that have had no step: zeros. rows: the number of rows."""
         none, type_ = np.zeros(rows, np.int64), self.model.type_of(self.number)
         ahead = WaitingSteps.zeros(none + self.ahead, self.model.type_of(self.reads))
         kept: Kept = {f"{self.name}.earlier": ahead, f"{self.name}.read": none, f"{self.name}.given": none}
         return kept | ({f"{self.name}.waiting": WaitingSteps.zeros(none, type_)} if self.is_overlap else {})
 
     def run(self, values: ChunkValues, kept: Kept, chunk: Chunk) -> tuple[ChunkValues, Kept]:
-        """Computes the windows of which all steps are known, or the sums of which all windows are; returns
-        them by node, and what the part keeps.
+        """Computes windows whose steps are all known, or sums whose windows are all known; returns them by
+        node, and the values that the part keeps.
 
-        values: the values of the chunk so far. kept: what the part has kept of the rows.
+        values: the values of the chunk so far. kept: the part's state of the rows.
         """
         new: WaitingSteps = values[self.reads]
         before, given = (kept[f"{self.name}.{what}"] for what in ("read", "given"))
@@ -149,9 +146,10 @@ class WindowPart:
         return {self.number: made}, now
 
     def counts(self, steps: StepCounts, chunk: Chunk) -> tuple[StepCounts, dict[str, Array]]:
-        """Returns how many windows or sums are ready in total, and how much the part keeps, by name.
+        """Returns the number of windows or sums that are ready in total, and the sizes of the part's state,
+        by name.
 
-        steps: the numbers of steps of earlier values. chunk: of the rows, which go on.
+        steps: the numbers of steps of earlier values. chunk: the chunk of rows, which do not end.
         """
         read, window = steps[self.reads], self.window
         all_of = chunk.along(self.model.type_of(self.number).extent[-1])
@@ -166,7 +164,7 @@ class WindowPart:
         return {self.number: given}, {f"{self.name}.{what}": counts for what, counts in own.items()}
 
     def known(self, read: Array, lengths: Array) -> Array:
-        """Returns the number of complete windows of each row: all steps that they read are known.
+        """Returns the number of complete windows of each row, which read only known steps.
 
         read: the number of steps that each row has had. lengths: the number of steps from the beginning of
         the first of these windows on.
@@ -215,7 +213,7 @@ class WindowPart:
         """
         window, ahead = self.window, self.ahead
         counts = (read - before) * window.stride
-        if all_of is not None:  # and those that reach beyond the last window
+        if all_of is not None:  # and the steps that reach beyond the last window
             final = np.where(read > 0, all_of + window.before, 0)
             counts = counts + np.maximum(final - read * window.stride, 0)
         local = Window(window.size, window.dilation, ahead * window.stride, window.stride, window.reach)
@@ -247,16 +245,13 @@ class RepeatPart:
         return self.model.type_of(self.number).extent
 
     def begin(self, rows: int) -> Kept:
-        """Returns what the part keeps of rows that have had no step: at how many steps they have the value.
-
-        rows: their number.
-        """
+        """Returns the part's state of new rows: the number of steps at which they have the value."""
         return {} if self.extent == ROWS else {f"{self.name}.given": np.zeros(rows, np.int64)}
 
     def run(self, values: ChunkValues, kept: Kept, chunk: Chunk) -> tuple[ChunkValues, Kept]:
-        """Repeats the value for the new steps; returns it by node, and what the part keeps.
+        """Repeats the value for the new steps; returns it by node, and the part's new state.
 
-        values: the values of the chunk so far. kept: what the part has kept of the rows.
+        values: the values of the chunk so far. kept: the part's state of the rows.
         """
         (operand,) = self.model.nodes[self.number].inputs
         value: Array = values[operand]
@@ -269,9 +264,8 @@ class RepeatPart:
         return {self.number: WaitingSteps(np.repeat(value, new, axis=0), new)}, {name: counts}
 
     def counts(self, steps: StepCounts, chunk: Chunk) -> tuple[StepCounts, dict[str, Array]]:
-        """Returns at how many steps each row has the value, which the part keeps.
-
-        steps: the numbers of steps of earlier values. chunk: of the rows, which go on.
+        """Returns at how many steps each row has the value, which the part keeps. steps: the numbers of steps
+        of earlier values. chunk: the chunk of rows, which do not end.
         """
         if self.extent == ROWS:
             return {}, {}
@@ -291,13 +285,13 @@ class LastPart:
     name: str
 
     def begin(self, rows: int) -> Kept:
-        """Returns what the part keeps of rows that have had no step: zeros. rows: their number."""
+        """Returns the part's state of rows that have had no step: zeros. rows: the number of rows."""
         return {f"{self.name}.last": zeros(self.model.type_of(self.number), rows)}
 
     def run(self, values: ChunkValues, kept: Kept, chunk: Chunk) -> tuple[ChunkValues, Kept]:
-        """Takes the last new step of each row that has one; returns it by node, and what the part keeps.
+        """Takes the last new step of each row that has one; returns it by node, and the part's new state.
 
-        values: the values of the chunk so far. kept: what the part has kept of the rows.
+        values: the values of the chunk so far. kept: the part's state of the rows.
         """
         steps: WaitingSteps = values[self.model.nodes[self.number].inputs[0]]
         name = f"{self.name}.last"

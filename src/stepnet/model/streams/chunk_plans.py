@@ -3,8 +3,8 @@
     the part of a call       memories of zeros -> outputs
     the same, continued      memories of the rows -> outputs, memories
 
-The net of a part is that of a call, whose memories become inputs and results. It has the same plan, so the
-bits of a sequence are those of a call.
+The net of a part is the net of a call, with its memories as inputs and results. It has the same plan, so
+results have the same bits as in a call.
 """
 
 from collections.abc import Sequence
@@ -37,11 +37,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class ContinuedNet:
-    """The net of a part whose recurrence goes on from memories that a call gives, and returns them.
+    """Net of a part whose recurrence takes its initial memories from the call, and returns the final ones.
 
-    net: its results are those of the part, and then the memories that are no results of it.
-    inputs: for each of its inputs, the position of the same one in the net of the part; -1 for a memory that
-        the part computes itself.
+    net: the net, with the results of the part, then the memories that are no results of the part.
+    inputs: for each input, its position among the inputs of the part's net; -1 for a memory that the part
+        computes itself.
     memories: the positions of the initial memories among the inputs.
     final: the positions of the final memories among the results.
     begins: for each memory, the number of the value in the part's net that a whole call begins with.
@@ -105,8 +105,8 @@ class PlanPart:
 
     @classmethod
     def of(cls, part: Part, plan: Plan, name: str, model: Net, engine: Order) -> "PlanPart":
-        """Makes the part of a stream from one of the schedule of a call; raises `InputError` if it would run
-        on another engine than in a call, with other bits.
+        """Makes the part of a stream from a part of a call's schedule; raises `InputError` if it would run on
+        another engine than in a call, with other bits.
         """
         net = plan.traced
         plain = ContinuedNet(net, tuple(range(len(net.inputs))))
@@ -132,9 +132,7 @@ class PlanPart:
 
     @computed_once
     def reads(self) -> dict[int, int]:
-        """The values that the part reads, as nodes of the model, by position among the inputs of its plan; -1
-        for zeros.
-        """
+        """The nodes of the model that the part reads, by position among its plan's inputs; -1 for zeros."""
         ends, part = self.plan.ends, self.part
         unread = [-1] * len(ends.memories) if part.kind == "plain" else []
         places = *ends.sequences, *ends.memories, *ends.statics, *ends.parameters
@@ -171,10 +169,10 @@ class PlanPart:
         return kept
 
     def run(self, values: ChunkValues, kept: Kept, chunk: Chunk) -> tuple[ChunkValues, Kept]:
-        """Computes the results of the steps that all values have which the part reads; returns them by node,
-        and what it keeps.
+        """Computes the results of the steps that every value which the part reads has; returns them by node,
+        and the part's new state.
 
-        values: the values of the chunk so far. kept: what the part has kept of the rows.
+        values: the values of the chunk so far. kept: the part's state of the rows.
         """
         if self.part.extent == ROWS:
             given = [values[number] for number in self.sequences]
@@ -209,10 +207,11 @@ class PlanPart:
         return self.named(results, counts), now
 
     def ready(self, values: ChunkValues, kept: Kept, now: Kept) -> tuple[Array, list[Array]]:
-        """Takes as many steps of each row as all values have that the part reads; returns their numbers, and
-        the steps of each value. The others wait, and are added to what is kept.
+        """Takes as many steps of each row as every value that the part reads has; returns their numbers, and
+        the steps of each value. Further steps wait, and are added to the kept values.
 
-        values: the values of the chunk so far. kept, now: what the part has kept of the rows, and keeps.
+        values: the values of the chunk so far. kept: the values that the part has kept of the rows. now: the
+        values that it keeps from now on; filled here.
         """
         names = [f"{self.name}.waiting.{place}" for place in range(len(self.sequences))]
         waiting: list[WaitingSteps] = [
@@ -231,8 +230,8 @@ class PlanPart:
         """Runs the recurrence over the new steps; returns the results of the net in order. Calls on as many
         rows are prepared together, for any numbers of steps.
 
-        given: the values with steps that it reads. values: those of the chunk so far. memories: the memories
-        of the rows. counts, before: how many new steps each row has, and how many it had before.
+        given: the values with steps that it reads. values: the values of the chunk so far. memories: the
+        memories of the rows. counts, before: for each row the number of new steps, and of earlier ones.
         """
         formed = None
         if self.is_prepared:
@@ -247,9 +246,7 @@ class PlanPart:
 
     @computed_once
     def is_prepared(self) -> bool:
-        """Tells whether calls of the net, on the sequences and then the memories, can be prepared for any
-        lengths.
-        """
+        """Tells whether calls of the net can be prepared for any lengths."""
         ends = self.program.ends
         read = tuple(self.continued.inputs[place] for place in ends.sequences)
         in_order = read == tuple(self.plan.ends.sequences) and tuple(ends.memories) == self.continued.memories
@@ -275,14 +272,14 @@ class PlanPart:
         return memories
 
     def positions(self, counts: Array) -> Positions:
-        """Returns the positions of the new steps of the rows; those of the chunk before if it had as many."""
+        """Returns the positions of the rows' new steps; the previous ones if the numbers are equal."""
         if not self.latest or not np.array_equal(self.latest[0].lengths, counts):
             self.latest[:] = [Positions.end_to_end(offsets_of(counts))]
         return self.latest[0]
 
     @computed_once
     def reads_index(self) -> bool:
-        """True if a step reads how many steps its row has had."""
+        """True if a step reads the number of earlier steps of its row."""
         return counts_steps(self.continued.net)
 
     @computed_once
@@ -297,9 +294,10 @@ class PlanPart:
         return None if engine is None else engine.memory
 
     def counts(self, steps: StepCounts, chunk: Chunk) -> tuple[StepCounts, dict[str, Array]]:
-        """Returns how many steps each row has run in total, and how many of each value wait for the others.
+        """Returns the number of steps that each row has run in total, and the numbers of steps of each value
+        that wait.
 
-        steps: the numbers of steps of earlier values. chunk: of the rows, which go on.
+        steps: the numbers of steps of earlier values. chunk: the chunk of rows, which do not end.
         """
         if self.part.extent == ROWS:
             return {}, {}
@@ -318,8 +316,9 @@ class PlanPart:
     ) -> list[Array]:
         """Runs the net of the part; returns its results in order.
 
-        given: the values with steps, or of rows, that it reads. values: those of the chunk so far. memories:
-        the memories of the rows; none for a part without a recurrence. call: the positions of the steps.
+        given: the values with steps, or of rows, that it reads. values: the values of the chunk so far.
+        memories: the memories of the rows; none for a part without a recurrence. call: the positions of the
+        steps.
         formed: the form of the call, if later ones may be prepared; else None.
         """
         arrays = dict(enumerate(self.inputs(given, values)))

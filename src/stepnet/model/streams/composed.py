@@ -77,9 +77,8 @@ def stream_refusal(net: Net, in_chunks: bool = False) -> str | None:
 
 
 def node_text(net: Net, number: int) -> str:
-    """Returns the operation of a node and the names of the parameters that it reads, for messages.
-
-    net, number: the net, and the number of the node in it.
+    """Returns the operation of a node and the names of the parameters that it reads, for messages. net,
+    number: the net, and the number of the node in it.
     """
     node = net.nodes[number]
     named = [net.nodes[operand].name for operand in node.inputs if net.type_of(operand).extent == CONST]
@@ -128,7 +127,6 @@ def later_steps(node: Node) -> str | None:
 
 def is_length(net: Net, node: Node) -> bool:
     """Returns whether a reduction counts steps: whether it sums a constant that is repeated at each step.
-
     node: the reduction.
     """
     repeated = net.nodes[node.inputs[0]]
@@ -159,9 +157,7 @@ class Composition:
 
     @property
     def inputs_by_kind(self) -> dict[Any, list[int]]:
-        """The inputs of the model by extent (a value per step, per row, or a constant): lists of their node
-        numbers in the net of one step.
-        """
+        """The inputs of the model by extent: lists of their node numbers in the net of one step."""
         by_extent: dict[Any, list[int]] = {STEPS: [], ROWS: [], CONST: []}
         for number in self.net.inputs:
             by_extent[self.net.type_of(number).extent].append(self.values[number])
@@ -223,7 +219,7 @@ class Composition:
         steps = builder.add("concatenate", memory, own, axis=-rank - 1)
 
         def every(start: int, step: int) -> int:
-            """Takes every step-th of the known steps, from the one at `start` on."""
+            """Takes every `step`-th known step, from index `start` on."""
             return builder.add("slice", steps, slices=((start, window.reach + 1, step), *whole))
 
         self.before.append(memory)
@@ -291,9 +287,7 @@ class Composition:
 
 def begins_at_zeros(builder: Builder, number: int) -> bool:
     """Returns whether a value of a net is zeros for each row, made from a constant; -0.0 is not zero here.
-
-    builder: the net.
-    number: the number of the value.
+    builder: the net. number: the number of the value.
     """
     node = builder.nodes[number]
     if node.operation in ("expand", "detach"):
@@ -342,9 +336,7 @@ class ComputedBeginning:
 
     def memories(self, statics: Sequence[Array], count: int, engine: Order) -> dict[int, Array]:
         """Computes initial memories of `count` sequences from statics (values that each sequence has once);
-        returns {position of the memory: array}.
-
-        engine: the engines in order of preference.
+        returns {position of the memory: array}. engine: the engines in order of preference.
         """
         call = Call(Positions.end_to_end(np.arange(count + 1)))
         memories = run_net(self.program, [*statics, *self.params], call, engine)
@@ -411,11 +403,11 @@ def composed(
 
 
 def composed_layers(program: LayersProgram, inputs: Any, engine: Order) -> StepProgram | None:
-    """Makes the program of one step of all layers of a stack, for a stream; its memories are those of the
-    layers, in order.
+    """Makes the program of one step of all layers of a stack, for a stream; its memories are the memories of
+    the layers, in order.
 
-    Returns None for layers that do not run as one step with the same bits: on another engine than those of a
-    call, or with memories that a call begins in another way.
+    Returns None for layers that do not run as one step with the same bits: on another engine than in a call,
+    or with memories that a call begins in another way.
 
     program: the program of the layers, for flat inputs without statics (values that each sequence has once).
     inputs: the `Spec`s (features and dtypes) of the inputs.

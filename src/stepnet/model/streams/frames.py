@@ -1,4 +1,4 @@
-"""A model as one step of one sequence, with the memories of its stream, for programs of one frame."""
+"""One step of a model for one sequence, with the memories of its stream, as programs of one frame run it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -34,9 +34,7 @@ def alone(
 
     @wraps(method)
     def call(self: Self, /, *args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
-        """Calls the method while the object is marked as in use; raises `InputError` if another call is using
-        it.
-        """
+        """Calls the method with the object marked as in use; raises `InputError` if it is marked already."""
         if self.in_use:
             raise InputError(IN_USE)
         self.in_use = True

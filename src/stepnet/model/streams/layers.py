@@ -26,7 +26,7 @@ class Stepped(Protocol):
 
     @property
     def known_inputs(self) -> Any:
-        """The `Spec`s of the inputs of the latest call, or of those declared; None before they are known."""
+        """The `Spec`s of inputs, of the latest call or as declared; None before they are known."""
         ...
 
     @property
@@ -45,15 +45,12 @@ class Stepped(Protocol):
         ...
 
     def as_declared(self, inputs: Any) -> Any:
-        """Returns inputs with their dicts in the order of the declared inputs, so that their arrays
-        correspond in order.
-        """
+        """Returns inputs with dicts in the declared order, so that their arrays correspond in order."""
         ...
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
-        """Returns the program by which a stream runs a step of the model.
-
-        inputs, statics: the structures, with a `Spec` (features and dtype) for each value.
+        """Returns the program by which a stream runs a step of the model. inputs, statics: the structures,
+        with a `Spec` (features and dtype) for each value.
         """
         ...
 
@@ -63,17 +60,11 @@ class CalledRecurrence(Stepped, Protocol):
     """A recurrence whose steps can each run as a separate call."""
 
     def read(
-        self,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        *,
-        begun: Any = None,
+        self, sequences: Any, initial: Any, statics: Any, lengths: Any, *, begun: Any = None
     ) -> Reading[Any]:
         """Checks the arguments of a call of the recurrence; returns them with the program that runs it.
 
-        The arguments are those of `Model.__call__`. A stream makes such a call for each step.
+        It takes the arguments of `Model.__call__`. A stream makes such a call for each step.
         """
         ...
 
@@ -92,17 +83,13 @@ class StreamedRecurrence:
         return [((), self.rnn)]
 
     def split(self, value: Any, what: str) -> list[Any]:
-        """Returns an argument of a stream as a list with one entry, as there is one recurrence.
-
-        what: the name of the argument; not read.
+        """Returns an argument of a stream as a list with one entry, as there is one recurrence. what: the
+        name of the argument; not read.
         """
         return [value]
 
     def joined(self, values: Sequence[Any]) -> Any:
-        """Joins the results of a stream's recurrences; here that of the only one is returned unchanged.
-
-        values: the results, a list of one.
-        """
+        """Joins the results of a stream's recurrences: returns the result of the only one."""
         return values[0]
 
 

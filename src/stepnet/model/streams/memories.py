@@ -1,4 +1,4 @@
-"""The memories of one layer of a stream: two for each slot, and the one that its row began with."""
+"""Memories of one layer of a stream: for each slot two that steps alternate between, and the initial one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,18 +22,18 @@ def has_only_zeros(array: Array) -> bool:
 class Memories:
     """The memories of one layer of a stream, as arrays [slots, features...] with a slot per row.
 
-    Each slot has two sides: a step reads the memory of one and writes that of the other.
+    Each slot has two sides: a step reads the memory of one side and writes the other.
 
     specs: the structure of the memory, with a `Spec` (features and dtype) for each array.
     sides: the arrays of both sides.
     begun: for both sides, the number of steps that the row in each slot has taken.
-    first: the memories that `reset` goes back to.
+    first: the memories that `reset` restores.
     """
 
     def __init__(self, specs: Any, capacity: int) -> None:
         """Allocates memories of zeros for `capacity` rows (sequences) of a stream: two for each row, of which
-        a step reads one and writes the other; those with which rows began; and counts of steps. specs: the
-        features and dtype of each memory, in their structure.
+        a step reads one and writes the other; the initial ones; and counts of steps. specs: the features and
+        dtype of each memory, in their structure.
         """
         self.specs, self.capacity = specs, capacity
         self.sides = self.zeros(capacity), self.zeros(capacity)
@@ -42,8 +42,8 @@ class Memories:
 
     @classmethod
     def of_layers(cls, parts: "Sequence[Memories]") -> "Memories":
-        """Returns the memories of several layers as those of one, in the same arrays, for a step of all
-        layers.
+        """Returns the memories of several layers as one `Memories` that shares their arrays, for a step of
+        all layers.
 
         They keep no counts of steps of their own, as such a step does not read its index.
         """
@@ -91,7 +91,7 @@ class Memories:
     def put(self, slots: Array, side: int, memory: list[Array], begun: Array) -> None:
         """Writes memories and step counts of a stream's rows to their slots (array positions).
 
-        side: the one of each slot's two memories to write, 0 or 1; a step reads one and writes the other.
+        side: the side of each slot to write, 0 or 1; a step reads one side and writes the other.
         memory, begun: the memories of the rows, and the number of steps that each has taken.
         """
         for kept, new in zip(self.sides[side], memory, strict=True):
@@ -99,7 +99,7 @@ class Memories:
         self.begun[side][slots] = begun
 
     def clear(self, slots: Array, side: int, begun: Array) -> None:
-        """Writes zeros for new rows of a stream, as their memories and as those to which `reset` returns.
+        """Writes zeros for new rows of a stream, as their memories and as the memories that `reset` restores.
 
         slots, side, begun: as for `put`.
         """
@@ -110,12 +110,10 @@ class Memories:
         self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
-        """Writes memories and step counts of a stream's rows to those of their two memories that are not in
-        use.
+        """Writes memories and step counts of a stream's rows to the side of their slots that is not in use. A
+        step reads one side of a slot and writes the other.
 
-        A step reads one of a row's two memories and writes the other.
-
-        slots: the positions of the rows in the arrays. sides: the memory of each row that is in use, 0 or 1.
+        slots: the positions of the rows in the arrays. sides: the side of each row that is in use, 0 or 1.
         memory, begun: the memories of the rows, and the number of steps that each has taken.
         """
         for side in (0, 1):
@@ -123,9 +121,8 @@ class Memories:
             self.put(slots[own], side, [array[own] for array in memory], begun[own])
 
     def put_first(self, slots: Array, first: list[Array]) -> None:
-        """Writes the memories `first`, to which `reset` later returns the rows in these slots.
-
-        slots: the positions of the rows in the arrays.
+        """Writes the memories `first`, to which `reset` later returns the rows in these slots. slots: the
+        positions of the rows in the arrays.
         """
         for kept, new in zip(self.first, first, strict=True):
             kept[slots] = new
@@ -151,27 +148,24 @@ class Memories:
         return arrays
 
     def state(self, moment: Moment) -> Any:
-        """Returns copies of the memories of all rows, in the structure of the memory.
-
-        moment: the state of the stream, with each row's position in the arrays.
+        """Returns copies of the memories of all rows, in the structure of the memory. moment: the state of
+        the stream, with each row's position in the arrays.
         """
         return rebuild(self.specs, self.of(moment))
 
     def carry(self, slots: Array, side: int) -> None:
         """Copies memories and step counts of some rows from one of their two memories to the other. slots:
-        the positions of the rows in the arrays.
-
-        side: the memory to copy to, 0 or 1.
+        the positions of the rows in the arrays. side: the memory to copy to, 0 or 1.
         """
         for here, there in zip(self.sides[side], self.sides[1 - side], strict=True):
             here[slots] = there[slots]
         self.begun[side][slots] = self.begun[1 - side][slots]
 
     def move(self, moment: Moment, side: int, rows: Array) -> None:
-        """Writes the memory and step count of row rows[i] of a stream to row i: into that of its two memories
-        which is not in use.
+        """Writes the memory and step count of row rows[i] of a stream to row i, on the side that is not in
+        use.
 
-        moment: the state of the stream. side: the one of the two memories that all rows use, 0 or 1.
+        moment: the state of the stream. side: the side that all rows use, 0 or 1.
         """
         old = *self.sides[side], self.begun[side]
         new = *self.sides[1 - side], self.begun[1 - side]

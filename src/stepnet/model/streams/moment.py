@@ -38,7 +38,7 @@ class Moment:
 
         slots: the position of each row in the layers' arrays, where it has two memories (a step reads one and
             writes the other).
-        sides: the one of the two, 0 or 1, that the next step of the row reads.
+        sides: the memory, 0 or 1, that the next step of the row reads.
         begun: the number of steps that the row has taken.
         """
         odd = int(np.count_nonzero(sides))
@@ -51,9 +51,7 @@ class Moment:
 
     @property
     def side(self) -> int | None:
-        """The side of all rows: the number, 0 or 1, of the memory that the next step reads. None if rows
-        differ.
-        """
+        """The side of all rows: the memory, 0 or 1, that the next step reads; None if rows differ."""
         if not self.odd:
             return self.number & 1
         return 1 - (self.number & 1) if self.odd == len(self.turns) else None
@@ -74,17 +72,14 @@ class Moment:
         return self.ahead + self.turns + self.number
 
     def sides_of(self, rows: Array) -> Array:
-        """Returns the sides of some rows: the present one of the two memories of each.
-
-        rows: the indices of the rows.
+        """Returns the sides of some rows: the present one of the two memories of each. rows: the indices of
+        the rows.
         """
         return (self.turns[rows] + self.number) & 1
 
     def stepped(self, rows: Array, side: int) -> "Moment":
-        """Returns a stream's state after some rows took a step.
-
-        rows: the indices of these rows, each once. side: the one of their two memories that the step read, 0
-        or 1.
+        """Returns a stream's state after some rows took a step. rows: the indices of these rows, each once.
+        side: the one of their two memories that the step read, 0 or 1.
         """
         turns = self.turns.copy()
         turns[rows] += 1
@@ -92,10 +87,8 @@ class Moment:
         return Moment(self.number, self.slots, turns, odd, self.ahead)
 
     def after(self, rows: Array, begun: Array) -> "Moment":
-        """Returns a stream's state after the other of their two memories was written for some rows.
-
-        rows: the indices of these rows.
-        begun: the number of steps that each of them has then taken.
+        """Returns a stream's state after the other of their two memories was written for some rows. rows: the
+        indices of these rows. begun: the number of steps that each of them has then taken.
         """
         sides, steps = self.all_sides, self.begun
         sides[rows] = 1 - sides[rows]
@@ -156,9 +149,7 @@ class Moment:
         return Moment.of(all_slots, sides, steps)
 
     def free(self, count: int) -> Array:
-        """Returns, for new rows of a stream, the first `count` slots (positions in the layers' arrays) that
-        no row uses, in order.
-        """
+        """Returns, for new rows of a stream, the first `count` slots that no row uses, in order."""
         if len(self.slots) + count <= FEW:  # in Python, in a third of the time
             used = {*self.slots.tolist()}
             return np.array([n for n in range(len(used) + count) if n not in used][:count], np.int64)

@@ -31,7 +31,6 @@ Array = np.ndarray
 
 def engine_on_device(program: NetProgram, asked: Order) -> AddressEngine | None:
     """Returns the engine of a device that runs a step, by a call for each; None for engines of the host.
-
     asked: the engines in order of preference.
     """
     if not any(isinstance(engine, AddressEngine) for engine in engines_of(asked)):
@@ -132,10 +131,10 @@ class DeviceMemories(Memories):
         return arrays
 
     def move(self, moment: Moment, side: int, rows: Array) -> None:
-        """Writes the memory and step count of row rows[i] of a stream to row i: into that of its two memories
-        which is not in use. Nothing is copied to the host.
+        """Writes the memory and step count of row rows[i] of a stream to row i, on the side that is not in
+        use. Nothing is copied to the host.
 
-        moment: the state of the stream. side: the one of the two memories that all rows use, 0 or 1.
+        moment: the state of the stream. side: the side that all rows use, 0 or 1.
         """
         before, after = side, 1 - side
         for source, target in zip(self.sides[before], self.sides[after], strict=True):
@@ -153,9 +152,7 @@ class DeviceStep(PreparedStep):
     def __init__(
         self, kind: StepKind, bind: Callable[[], Bound], memories: Memories, engine: AddressEngine
     ) -> None:
-        """Takes the traced step, the function that compiles it, and the memories of the rows, which lie on
-        the engine's device.
-        """
+        """Takes the traced step, its compiler, and the rows' memories on the engine's device."""
         super().__init__(kind, bind, memories)
         self.engine, self.memory = engine, engine.memory
         self.bound: Bound | None = None
@@ -272,7 +269,6 @@ def step_on(
 
 def memories_in(specs: Any, capacity: int, memory: AnyMemory) -> Memories:
     """Allocates memories of zeros for `capacity` rows of a stream, in a memory of the host or of a device.
-
     specs: the features and dtype of each, in their structure.
     """
     return Memories(specs, capacity) if memory is HOST else DeviceMemories(specs, capacity, memory)

@@ -134,7 +134,8 @@ class PreparedStep:
         """Checks the statics (values that each sequence has once) of `count` new rows of a stream; returns
         them as arrays.
 
-        Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
+        Raises `InputError` unless they have the structure, features and dtypes of the statics of earlier
+        rows.
         """
         return checked_statics(statics, self.kind.statics, count)
 
@@ -207,7 +208,7 @@ class PreparedStep:
         """Prepares a step of some rows (sequences) of a stream, to be run several times; caches it and
         returns it. slots: the positions of the rows in the arrays.
 
-        side: the one of each row's two memories that the step reads, 0 or 1; it writes the other.
+        side: the memory of each row, 0 or 1, that the step reads; it writes the other.
         """
         before = self.chosen[side]
         self.chosen[side] = NOTHING  # in case of an error below

@@ -98,8 +98,7 @@ def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
 
 
 def titled(name: str) -> str:
-    """Returns the words for an input of a step in messages, such as "input x".
-
-    name: the name of the input; empty for a single input.
+    """Returns the words for an input of a step in messages, such as "input x". name: the name of the input;
+    empty for a single input.
     """
     return f"input {name}" if name else "the input"

@@ -1,4 +1,4 @@
-"""Saving of a stream's rows to a .safetensors file, and loading.
+"""Saving and loading of a stream's rows, in .safetensors files.
 
     memory.h                  [rows, features...]   the memory of each row; of a stack: layer.0.memory.h
     first.h                   [rows, features...]   the memory that `reset` restores, unless zeros
@@ -7,9 +7,9 @@
     __metadata__              the recurrences of the rows: digests of the steps and of the parameters, and the
                               features and dtypes of inputs and statics
 
-A file is not trusted. The step is traced anew for the inputs that the file names; its digest and that of the
-parameters must be those in the file. Then the arrays must be exactly those of this step, with their shapes
-and dtypes.
+A file is not trusted. The step is traced anew for the inputs that the file names; its digest, and the digest
+of the parameters, must equal the digests in the file. Then the arrays must be exactly those of this step,
+with their shapes and dtypes.
 """
 
 import json
@@ -112,8 +112,8 @@ class LayerNames:
 def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
     """Returns the names of all arrays in a saved stream, layer by layer, such as "layer.0.memory.h".
 
-    They are those of the memories, of the memories for `reset`, and of the statics (values that each sequence
-    has once). A repeated name gets a number.
+    These are the names of the memories, of the memories for `reset`, and of the statics. A repeated name gets
+    a number.
 
     kinds: pairs of the names of a layer and its step.
     """
@@ -153,7 +153,6 @@ def step_digest(kind: StepKind) -> str:
 
 def parameters_digest(rnn: Stepped, kind: StepKind) -> str:
     """Returns a digest of the bits of a layer's parameters and captured arrays, to check a saved stream by.
-
     rnn, kind: the recurrence of the layer, and its traced step.
     """
     params = rnn.program_of(kind.inputs, kind.statics).params
@@ -280,10 +279,7 @@ def kind_of(rnn: Stepped, layer: Mapping[str, Any], running: StepKind | None) ->
             "version of stepnet that it was saved from"
         )
     if running is not None:
-        for what, mine, its in (
-            ("inputs", running.inputs, inputs),
-            ("statics", running.statics, statics),
-        ):
+        for what, mine, its in (("inputs", running.inputs, inputs), ("statics", running.statics, statics)):
             if (skeleton(mine), kinds(mine)) != (skeleton(its), kinds(its)):
                 raise FileError(
                     f"its {what} are {specs_text(its)}; those of this stream are {specs_text(mine)}"
@@ -331,10 +327,8 @@ def specs_of(read: Any, what: str, depth: int = 0) -> Any:
 
 
 def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
-    """Returns the tuple of structures that a JSON list describes.
-
-    inner: the list.
-    what, depth: the name of the structures in messages, and the number of structures around them.
+    """Returns the tuple of structures that a JSON list describes. inner: the list. what, depth: the name of
+    the structures in messages, and the number of structures around them.
     """
     return tuple(specs_of(own, what, depth) for own in inner)
 

@@ -16,9 +16,9 @@ def checked_statics(statics: Any, before: Any, count: int) -> list[Any]:
     """Checks the statics (values that each sequence has once) of `count` new rows of a stream; returns them
     as arrays and Raggeds.
 
-    Raises `InputError` unless they have the structure, features and dtypes of those of earlier rows.
+    Raises `InputError` unless they have the structure, features and dtypes of the statics of earlier rows.
 
-    before: the `Spec`s of the earlier statics; those of sequences have an axis.
+    before: the `Spec`s of the earlier statics; a static that is a sequence has an axis in its `Spec`.
     """
     if statics is None and before is None:  # as usual
         return []
@@ -55,15 +55,13 @@ def kinds(specs: Any) -> list[tuple[Any, ...]]:
 
 
 def text_of(value: Any) -> str:
-    """Describes a static, an array or a `Ragged`, for the error that it is unlike those of earlier rows."""
+    """Describes a static for the message that it differs from the statics of earlier rows."""
     return repr(value) if isinstance(value, Ragged) else f"a {type(value).__name__} {list(np.shape(value))}"
 
 
 def rows_of(values: list[Any], rows: Array) -> list[Any]:
-    """Returns copies of the statics (values that each sequence has once) of some rows of a stream.
-
-    values: the statics of all rows, as arrays and Raggeds.
-    rows: the indices of the rows.
+    """Returns copies of the statics (values that each sequence has once) of some rows of a stream. values:
+    the statics of all rows, as arrays and Raggeds. rows: the indices of the rows.
     """
     return [value.take(rows) if isinstance(value, Ragged) else value[rows] for value in values]
 
@@ -81,8 +79,7 @@ def empty_slots(specs: Any, capacity: int) -> list[Any]:
 
 
 def with_slots(kept: Ragged, slots: Array, new: Ragged) -> Ragged:
-    """Returns a copy of one static of a stream (here a sequence that each row has once), in which those of
-    some rows are replaced.
+    """Returns a copy of one static sequence of a stream (a whole sequence per row), with some rows replaced.
 
     kept: the present sequences, one for each position that a row may have in the arrays. slots: the positions
     to replace. new: their new sequences.

@@ -39,16 +39,14 @@ NOWHERE = nullcontext()
 
 
 def named_layer(names: Names) -> AbstractContextManager[Any]:
-    """Returns a context that names the layer in errors which are raised in it.
-
-    names: the names of the layer, outermost first; none for the only layer, whose errors stay as they are.
+    """Returns a context that names the layer in errors which are raised in it. names: the names of the layer,
+    outermost first; none for the only layer, whose errors stay as they are.
     """
     return named(*names) if names else NOWHERE
 
 
 def first_moment(pieces: Sequence[AddedRows]) -> Moment:
     """Returns the state of a stream before its first step, in which row i lies at position i of the arrays.
-
     pieces: the groups of rows that were added so far.
     """
     begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
@@ -128,8 +126,8 @@ class WholeStep:
 def whole_step(layers: StreamedRecurrence | Layers, steps: LayerSteps, engine: Order) -> WholeStep | None:
     """Prepares one step that runs all layers of a stream; returns None for layers that must run one by one.
 
-    Layers with statics (values that each sequence has once), and those that read the number of earlier steps,
-    run one by one.
+    Layers with statics (values that each sequence has once), and layers that read the number of earlier
+    steps, run one by one.
 
     layers: the recurrences of the stream.
     steps: for each layer, its names and its prepared step.

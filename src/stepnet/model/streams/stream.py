@@ -461,12 +461,12 @@ class Stream:
     @property
     @alone
     def state(self) -> Any:
-        """The present memory, [rows, features...], in the structure of the memory; for a `Stack`, a tuple
-        with one entry per layer. The arrays are copies.
+        """The present memory of each row, arrays [rows, features...] in the structure of the memory; for a
+        `Stack`, a tuple with one entry per layer. The arrays are copies.
 
         Before the first step it is what the rows begin with, `initial=` or zeros. A dtype that `memory=` left
-        open is then that of the latest or declared inputs; before these are known, that of the parameters and
-        of `initial=`.
+        open then follows from the latest or declared inputs; before these are known, from the parameters and
+        `initial=`.
 
         Raises:
             InputError: Before the first step, for a `Graph` that was neither called nor made with `inputs=`,

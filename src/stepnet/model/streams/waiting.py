@@ -14,7 +14,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class WaitingSteps:
-    """Steps of several rows: their values end to end, and how many there are of each row.
+    """Steps of several rows: values end to end, and the number of steps of each row.
 
     values: [total, features...]. lengths: int64 [rows].
     """
@@ -67,10 +67,7 @@ class WaitingSteps:
         return WaitingSteps(self.values[positions_of(self.offsets[rows], lengths)], lengths)
 
     def with_rows(self, rows: Array, others: "WaitingSteps") -> "WaitingSteps":
-        """Returns these steps with those of some rows replaced.
-
-        rows: the indices of the rows. others: their new steps.
-        """
+        """Returns these steps with some rows' steps replaced. rows: their indices. others: the new steps."""
         starts, lengths = self.offsets[:-1].copy(), self.lengths.copy()
         starts[rows], lengths[rows] = others.offsets[:-1] + len(self.values), others.lengths
         both = np.concatenate([self.values, others.values])
@@ -107,7 +104,7 @@ def kept_with(kept: Kept, rows: Array, others: Kept) -> Kept:
 
 
 def kept_and(kept: Kept, others: Kept) -> Kept:
-    """Returns the values that a stream keeps of its rows, followed by those of further rows, by name."""
+    """Returns the values that a stream keeps of its rows, extended by the values of further rows, by name."""
     made: Kept = {}
     for name, own in kept.items():
         more = others[name]

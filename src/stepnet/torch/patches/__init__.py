@@ -70,7 +70,7 @@ GROUP = "stepnet.patches"
 def patches() -> tuple[Patch, ...]:
     """Imports the patches (support for layers of other libraries) of stepnet and of installed packages.
 
-    Returns them in the order in which they are asked about a layer. Raises `LibraryError` if that of a
+    Returns them in the order in which they are asked about a layer. Raises `LibraryError` if the patch of a
     package cannot be imported.
     """
     own = [import_module(module).PATCH for module in PATCHES.values()]

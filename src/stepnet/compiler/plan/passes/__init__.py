@@ -44,9 +44,7 @@ PIPELINE: Pipeline = (
 
 
 def optimised(net: Net, pipeline: Pipeline) -> Net:
-    """Applies `pipeline`, the passes of an engine, to a net, in order; returns a net that computes the same
-    faster.
-    """
+    """Applies the passes of an engine, `pipeline`, to a net in order; returns an equivalent, faster net."""
     for rewrite in pipeline:
         net = rewrite(net)
     return net

@@ -87,7 +87,7 @@ def moves_in(node: Node, recur: Recur) -> bool:
 
 
 def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """Lists the nodes before a recurrence that it can absorb, in order: those that only it or absorbed nodes
+    """Lists the nodes before a recurrence that it can absorb, in order: nodes that only it or absorbed nodes
     read, and views and gathers that other recurrences of `flat` read too.
 
     flat: all recurrences without sequences inside a step, each of which may get a copy of a cheap node.
@@ -113,16 +113,16 @@ def is_steps_operand(net: Net, number: int, user: int) -> bool:
 
 
 def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """Lists the nodes after a recurrence that it can absorb, in order: those that read its outputs or
+    """Lists the nodes after a recurrence that it can absorb, in order: nodes that read its outputs or
     absorbed nodes, and no final memory.
 
-    flat: all recurrences without sequences inside a step; a node that waits for one of them does not move,
-        unless that one runs before this recurrence in any case.
+    flat: all recurrences without sequences inside a step; a node that waits for another recurrence does not
+    move, unless that recurrence runs before this one in any case.
     """
     own = {number for number in results_of(net, recurrence) if number >= 0}
     outputs = {number for number in own if net.type_of(number).extent == STEPS}
     reached, absorbed = {recurrence, *own}, set[int]()
-    waits = behind(net, flat - {recurrence} - ancestors(net.nodes, net.nodes[recurrence].inputs))
+    waits = with_dependents(net, flat - {recurrence} - ancestors(net.nodes, net.nodes[recurrence].inputs))
     for number in range(recurrence + 1, len(net.nodes)):
         node = net.nodes[number]
         if not reached.intersection(node.inputs) or number in own:
@@ -135,7 +135,7 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
     return sorted(absorbed)
 
 
-def behind(net: Net, numbers: set[int]) -> set[int]:
+def with_dependents(net: Net, numbers: set[int]) -> set[int]:
     """Returns the given nodes and all that depend on them, so that they can only run after these nodes."""
     reached = set(numbers)
     for number, node in enumerate(net.nodes):
@@ -223,7 +223,7 @@ class Absorbed:
         """Builds the new body of the recurrence (the net of its step), which contains the nodes that move
         into it. Returns the outputs of the new body, as a dict from the number of each value in the net to
         its number in the body. Sets `old`, the new number of each node of the old body, and fills `inside`,
-        that of each value of the net.
+        the number in the body of each value of the net.
 
         sequences, others: the values of the net that the new body reads: one per step; one per row or
             constant.
@@ -279,7 +279,7 @@ class Absorbed:
     def at(self, number: int) -> int:
         """Returns the number in the new body (the net of one step) of a node of the outer net.
 
-        For a value repeated at every step it is that of the value itself, one per sequence. A constant that
+        A value repeated at every step has the number of the value itself, one per sequence. A constant that
         is not in the body yet is copied into it. number: the node in the outer net.
         """
         if number not in self.inside:

@@ -19,7 +19,9 @@ def with_joined_steps(recur: Recur, count: int) -> Recur:
     often. A new first axis of each sequence and output has the values of the `count` steps.
     """
     body, builder = recur.body, Builder()
-    sequences = [builder.input(beside(body.type_of(n), count), body.nodes[n].name) for n in recur.sequences]
+    sequences = [
+        builder.input(with_step_axis(body.type_of(n), count), body.nodes[n].name) for n in recur.sequences
+    ]
     numbers = (*recur.memories, *recur.others)
     fixed = {number: builder.input(body.type_of(number), body.nodes[number].name) for number in numbers}
     memories, outputs = [fixed[number] for number in recur.memories], list[list[int]]()
@@ -46,7 +48,7 @@ def net_with_joined_steps(net: Net, blocked: Recur) -> Net:
     for number, node in enumerate(net.nodes):
         if node.operation == "input" and node.type.extent == STEPS:
             count = blocked.body.type_of(blocked.sequences[0]).shape[0]
-            copy_of[number] = builder.input(beside(node.type, count), node.name)
+            copy_of[number] = builder.input(with_step_axis(node.type, count), node.name)
         elif node.operation == "recur":
             copy_of[number] = blocked.add(
                 builder, [copy_of[operand] for operand in node.inputs], source=node.source
@@ -56,7 +58,7 @@ def net_with_joined_steps(net: Net, blocked: Recur) -> Net:
     return builder.net(copy_of[result] for result in net.results)
 
 
-def beside(type_: Type, count: int) -> Type:
+def with_step_axis(type_: Type, count: int) -> Type:
     """Returns a type with a new first feature axis of this size, for the values of several steps."""
     return Type(type_.extent, (count, *type_.shape), type_.dtype)
 

@@ -20,7 +20,7 @@ import numpy as np
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes.narrow import any_low
-from stepnet.compiler.plan.passes.rewrite import rewritten, value_read
+from stepnet.compiler.plan.passes.rewrite import rewritten_steps, value_read
 
 WHOLE = ("float32", "float64")
 """The dtypes of floats in which weights are computed."""
@@ -35,15 +35,7 @@ def centre(net: Net) -> Net:
     }
     if any_low(net) or not stored <= {*WHOLE}:
         return net
-
-    def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rewrite rule: rebuilds a recurrence whose step has such means; None for other nodes."""
-        node = outer.nodes[number]
-        body = rewritten(node.recur.body, centred) if node.operation == "recur" else None
-        is_same = body is None or body is node.recur.body
-        return None if is_same else builder.copy(node, operands, body=body)
-
-    return rewritten(net, rule, inside=False)
+    return rewritten_steps(net, centred)
 
 
 def centred(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:

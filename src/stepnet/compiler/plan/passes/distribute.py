@@ -1,4 +1,5 @@
-"""Sums over a matrix that other matrices were added to, as sums over that matrix and over vectors.
+"""Rewrites sums over a matrix with outer products added to it, as sums over the matrix itself and over
+vectors.
 
     S = a * M + k * v                       M: a memory; k, v: one of each row, and of each column
     r = sum(S * q, rows)             ->     r = a * sum(M * q, rows) + sum(k * q) * v
@@ -111,9 +112,7 @@ class Distributed:
         return self.net.type_of(number).shape
 
     def is_late(self, number: int) -> bool:
-        """Tells whether a node of the new net depends on a memory, so that it is the last factor to be
-        multiplied. Cached.
-        """
+        """Tells whether a node of the new net depends on a memory, and is multiplied last. Cached."""
         if number not in self.late:
             self.late[number] = any(map(self.is_late, self.builder.nodes[number].inputs))
         return self.late[number]
@@ -146,9 +145,7 @@ class Distributed:
         return sum(others, first)
 
     def operand(self, number: int, user: int) -> Terms:
-        """Returns the terms (products with a matrix) whose sum is old node `number`, in the shape of the node
-        `user` that reads it.
-        """
+        """Returns the terms whose sum is old node `number`, in the shape of the node `user` that reads it."""
         node, shape = self.net.nodes[number], self.shape(user)
         if number in self.terms:
             return self.terms[number]
@@ -195,7 +192,7 @@ class Distributed:
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
         """Negates terms (each a matrix times factors) of a sum, by negating one factor of each, or
-        multiplying by -1. dtype: that of the values.
+        multiplying by -1. dtype: the dtype of the values.
         """
         return tuple(
             MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
@@ -219,7 +216,7 @@ class Distributed:
     # ---- values of terms
 
     def multiplied(self, numbers: Iterable[int]) -> int:
-        """Multiplies values: those that need no memory first, smaller before larger; returns the product."""
+        """Returns the product of values; values without memory come first, smaller before larger."""
         order = sorted(numbers, key=lambda n: (self.is_late(n), self.builder.type_of(n).size))
         return reduce(lambda a, b: self.builder.add("multiply", a, b), order)
 

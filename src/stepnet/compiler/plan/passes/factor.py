@@ -42,10 +42,9 @@ def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> in
 
 def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: str) -> int | None:
     """Adds the sum of node `number` along `axes`, with constant factors outside the sum; returns its new
-    number, None if the value has no such factors.
-
-    A product with a factor that occurs twice is left alone, and a factor that is computed from one that stays
-    in the sum stays there too: it may keep the product in range. source: the user's line, for messages.
+    number, None if the value has no such factors. A product with a factor that occurs twice is left alone. A
+    factor that is computed from a factor inside the sum stays inside too, as it may keep the product in
+    range. source: the user's line, for messages.
     """
     shape = builder.type_of(number).shape
     every = factors(builder, number, shape)
@@ -86,9 +85,7 @@ def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
 
 def is_same_along(builder: Builder, number: int, axes: tuple[int, ...]) -> bool:
     """Tells whether a factor of a product does not vary along any of the axes, because it is broadcast along
-    them.
-
-    number: the factor. axes: axes of the product, counted from the end.
+    them. number: the factor. axes: axes of the product, counted from the end.
     """
     shape = builder.type_of(number).shape
     return all(-axis > len(shape) or shape[axis] == 1 for axis in axes)

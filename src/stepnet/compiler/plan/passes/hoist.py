@@ -196,8 +196,9 @@ def is_spread(body: Net, number: int, early: set[int]) -> bool:
 
 
 def of_inner_sequences(body: Net) -> set[int]:
-    """Finds the nodes of a step with values of inner sequences (sequences within a step), and those computed
-    from them. They stay in the loop, because the pass `lift` has already moved those that can leave.
+    """Finds the nodes of a step with values of inner sequences (sequences within a step), and the nodes
+    computed from them. They stay in the loop, because the pass `lift` has already moved out all that can
+    leave.
     """
     inner = set[int]()
     for number, node in enumerate(body.nodes):

@@ -49,9 +49,7 @@ def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[
 
 
 def arrays_in(body: Net) -> set[int]:
-    """Finds the constants of a body (the net of a step) that are arrays, not single numbers, or are read as a
-    matrix or table.
-    """
+    """Finds the constants of a body that are arrays, not single numbers, or are read as a matrix or table."""
     users = body.users()
 
     def is_array(number: int) -> bool:

@@ -28,8 +28,8 @@ STORED = "bfloat16"
 
 
 def narrow(net: Net) -> Net:
-    """Marks products of recurrences with the encoding of their weights, to run in fewer bits: those of a low
-    precision, and those whose parameters are stored in bfloat16.
+    """Marks products of recurrences with the encoding of their weights, to run in fewer bits: products of a
+    low precision, and products whose parameters are stored in bfloat16.
     """
     return rewritten(net, marked) if any_low(net) or has_stored(net) else net
 

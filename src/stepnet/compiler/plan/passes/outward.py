@@ -20,7 +20,6 @@ class Outward:
     """Copier of nodes of a recurrence's body into the net around it, so that they run outside the loop.
 
     builder: the builder of the outer net.
-    body: the body.
     deep: the outer extent of values per step.
     fixed: the nodes that are the same at every step.
     outside: for nodes of the body, their numbers outside so far.
@@ -88,7 +87,7 @@ class Outward:
 
     def at_steps(self, number: int) -> int:
         """Returns the number in the net around a recurrence of node `number` of its body (the net of its
-        step), copied there at first use, with a value per step: one that is the same at every step is
+        step), copied there at first use, with a value per step: a value that is the same at every step is
         repeated, unless it is a constant.
         """
         node = self.body.nodes[number]

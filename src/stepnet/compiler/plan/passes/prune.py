@@ -26,8 +26,8 @@ def pruned(positions: Places, builder: Builder, net: Net, number: int, operands:
     step; and a `result` node, which picks one result of it, with the new position of that result. Returns the
     new number; None for other nodes.
 
-    positions: for each recurrence that has lost results, the former positions of those that remain; filled
-        here.
+    positions: for each recurrence that has lost results, the former positions of the remaining results;
+        filled here.
     operands: the node's operands in the new net.
     """
     node = net.nodes[number]
@@ -67,7 +67,6 @@ def needed_memories(recur: Recur, outputs: list[int], required: list[bool]) -> l
 
 def remaining_operands(recur: Recur, memories: list[int]) -> list[int]:
     """Returns the positions of the operands that a recurrence still needs if it keeps only some memories.
-
     memories: the positions of these memories among all memories of the recurrence.
     """
     by_kind = recur.operands_by_kind(range(len(recur.body.inputs)))

@@ -3,8 +3,8 @@
     S = a * S + k * w                          r = a * sum(S * q) + sum(k * q) * w
     r = sum(S * q)                    ->       S = a * S + k * w
 
-So all reads of a step are of one matrix, and several steps can be computed together, as products of matrices
-(`plan/matrix_rule.py`). It is done only to steps of that form.
+So all reads of a step go to one matrix, and several steps can be computed together, as products of matrices
+(`plan/matrix_rule.py`). Only steps of that form are changed.
 """
 
 from dataclasses import replace

@@ -19,8 +19,8 @@ def regroup(net: Net) -> Net:
     """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rewrite rule: rebuilds a recurrence with the sums of its step reordered, and those of recurrences
-        inside it; None for other nodes, which are copied.
+        """Rewrite rule: rebuilds a recurrence with the sums of its step, and of recurrences inside it,
+        reordered; None for other nodes, which are copied.
         """
         node = outer.nodes[number]
         if node.operation != "recur":

@@ -46,10 +46,23 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
     return net if same and equal and has_no_unused_nodes else new_net
 
 
-def has_types_of(builder: Builder, operands: Sequence[int], net: Net, before: Sequence[int]) -> bool:
-    """Tells whether nodes of a new net (`operands`, in `builder`) have the types of nodes of an old one
-    (`before`, in `net`), pair by pair.
+def rewritten_steps(net: Net, rule: Rule) -> Net:
+    """Returns a net in which `rule` was applied to every node in the steps of its recurrences, inner
+    recurrences included, and to no node outside of them.
     """
+
+    def of_recurrence(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
+        """Rewrite rule: rebuilds a recurrence whose step changes; None for other nodes."""
+        node = outer.nodes[number]
+        body = rewritten(node.recur.body, rule) if node.operation == "recur" else None
+        is_same = body is None or body is node.recur.body
+        return None if is_same else builder.copy(node, operands, body=body)
+
+    return rewritten(net, of_recurrence, inside=False)
+
+
+def has_types_of(builder: Builder, operands: Sequence[int], net: Net, before: Sequence[int]) -> bool:
+    """Tells whether nodes `operands` in `builder` have the types of nodes `before` in `net`, in order."""
     pairs = zip(operands, before, strict=True)
     return all(builder.nodes[new].types == net.nodes[old].types for new, old in pairs)
 

@@ -155,7 +155,7 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 def loop_outputs(body: Net, late: set[int], outputs: list[int]) -> list[int]:
     """Lists the outputs that a body (the net of a step) needs once the nodes `late` run after the loop: the
-    values that these nodes read, and those of its outputs that are still computed in the loop.
+    values that these nodes read, and its outputs that are still computed in the loop.
     """
     values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
     values |= {output for output in outputs if output not in late}

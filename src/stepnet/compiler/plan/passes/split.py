@@ -31,7 +31,7 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
     operation on the same part of the value's operands; returns the number of the result. Returns None for a
     node that is no view, and if the value is not read in parts only.
 
-    operands: those of the node in the new net.
+    operands: the operands of the node in the new net.
     """
     node = net.nodes[number]
     if not node.is_view or node.type.extent == CONST:

@@ -10,22 +10,14 @@ from math import prod
 import numpy as np
 
 from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.plan.passes.rewrite import rewritten, view_chain
+from stepnet.compiler.plan.passes.rewrite import rewritten_steps, view_chain
 
 
 def together(net: Net) -> Net:
     """Returns a net in whose recurrences vectors that lie one after the other in a value, and are multiplied
     with one matrix, are multiplied in one product.
     """
-
-    def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
-        """Rewrite rule: rebuilds a recurrence whose step has such products; None for other nodes."""
-        node = outer.nodes[number]
-        body = rewritten(node.recur.body, joined) if node.operation == "recur" else None
-        is_same = body is None or body is node.recur.body
-        return None if is_same else builder.copy(node, operands, body=body)
-
-    return rewritten(net, rule, inside=False)
+    return rewritten_steps(net, joined)
 
 
 def joined(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:

@@ -22,9 +22,7 @@ Results = dict[int, list[int]]
 
 
 def unloop(net: Net) -> Net:
-    """Replaces recurrences that use no memory by work on all steps at once, which needs no loop; returns the
-    new net.
-    """
+    """Replaces recurrences that use no memory by work on all steps at once; returns the new net."""
     pruned = prune(net)
     lost = any(node.operation == "recur" and not node.recur.memory_count for node in pruned.nodes)
     # The pruned net is used only if needed: pruning changes the order of sums, on which gradients with

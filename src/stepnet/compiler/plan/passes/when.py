@@ -60,9 +60,7 @@ def when_inside(recur: Recur) -> list[When]:
 
 
 def known_once(net: Net) -> set[int]:
-    """Returns the constants that are known when parameters are bound: those computed from nothing but
-    parameters and literals.
-    """
+    """Returns the constants that are computed from parameters and literals alone."""
     pairs = enumerate(zip(net.nodes, when(net), strict=True))
     return {number for number, (node, time) in pairs if time == When.ONCE and is_constant(node)}
 

@@ -152,7 +152,10 @@ class Algebra:
         atom = self.atoms.get(content)
         if atom is None:
             atom = self.atoms[content] = Atom(
-                len(self.atoms), content, is_fixed(content), is_condition(content)
+                len(self.atoms),
+                content,
+                is_fixed(content),
+                isinstance(content, Function) and content.name in CONDITIONS,
             )
         return Polynomial.atom(atom)
 
@@ -210,7 +213,8 @@ class Algebra:
         If several activations match, the one with the simplest coefficients is chosen, as
         hard_sigmoid_fifth(a) before hard_sigmoid(1.2 a).
 
-        single: whether to try the spellings that are a single function, or those that are sums and products.
+        single: whether to try the spellings that are a single function; else the spellings that are sums and
+        products.
         """
         names = names_in(value)
         best: tuple[int, Rule, Polynomial] | None = None
@@ -261,11 +265,6 @@ def unevenness(argument: Polynomial) -> int:
 def names_in(value: Polynomial) -> frozenset[str]:
     """Returns the names of the functions in a value's terms, but not in the functions' operands."""
     return frozenset(function.name for atom in value.atoms() if (function := atom.function))
-
-
-def is_condition(content: Leaf | Product | Function) -> bool:
-    """Tells whether a leaf, product or function, a factor of a term, is a condition: always 0 or 1."""
-    return isinstance(content, Function) and content.name in CONDITIONS
 
 
 def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
@@ -347,7 +346,7 @@ HOLE = Leaf("hole", 0, b"")
 @lru_cache
 def rules(dtype: str) -> tuple[Rule, ...]:
     """Makes the rules that find activations in values from `SPELLINGS`, the ways to write each, with
-    constants rounded to `dtype`, that of the step that is examined. Cached.
+    constants rounded to `dtype`, the dtype of the examined step. Cached.
     """
     all_rules: list[Rule] = []
     for group in SPELLINGS:
@@ -357,9 +356,7 @@ def rules(dtype: str) -> tuple[Rule, ...]:
 
 
 def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
-    """Traces one way to write an activation (a spelling), such as 1 / (1 + exp(-a)), to a net whose input is
-    the argument, of this dtype.
-    """
+    """Traces a spelling of an activation, such as 1 / (1 + exp(-a)), for an argument of this dtype."""
     builder = Builder()
     argument = Traced(builder, builder.input(Type(ROWS, (), dtype), "a"))
     return builder.net([spelling(argument).number])

@@ -53,9 +53,7 @@ class Gate:
 
 
 def gates_of(atom: Atom) -> Iterator[Gate]:
-    """Yields the gates of known cells that an atom, a factor of a term, may be part of, such as f, 1 - f
-    and 2 f - 1.
-    """
+    """Yields the gates of known cells that an atom may be part of, such as f, 1 - f and 2 f - 1."""
     function = atom.function
     if function is None or atom.fixed or function.name not in ACTIVATIONS:
         return
@@ -136,9 +134,7 @@ class Sum:
     peephole: Polynomial = ZERO
 
     def negated(self) -> "Sum":
-        """Returns minus this argument of a gate: for a symmetric activation f(-a) = 1 - f(a), it is the
-        argument of 1 - f.
-        """
+        """Returns minus this argument of a gate. As f(-a) = 1 - f(a), this is the argument of 1 - f."""
         x, h = (
             tuple(GateTerm(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
             for terms in (self.x, self.h)

@@ -111,7 +111,7 @@ class Atom:
 
     @property
     def function(self) -> Function | None:
-        """The function that the atom (a factor) stands for; None if it stands for anything else."""
+        """The function that the atom (a factor) is a value of; None for other atoms."""
         return self.what if isinstance(self.what, Function) else None
 
 
@@ -217,9 +217,7 @@ class Polynomial:
 
     @property
     def constant(self) -> float | None:
-        """The number that the polynomial is; None if it contains an atom, which stands for a value of the
-        step.
-        """
+        """The number that the polynomial equals; None if it contains an atom, a value of the step."""
         if not self.terms:
             return 0.0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None

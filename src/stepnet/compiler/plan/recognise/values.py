@@ -130,8 +130,8 @@ class Values:
         return self.algebra.atom(Leaf("parameter", number, indices.tobytes()))
 
     def cast(self, node: Node, indices: Array) -> Polynomial:
-        """Returns the features of a cast at the flat indices `indices`, which are those of its operand;
-        raises `DifferentError` for a cast that rounds.
+        """Returns the features of a cast at flat indices, which are the features of its operand; raises
+        `DifferentError` for a cast that rounds.
         """
         before = self.recur.body.type_of(node.inputs[0])
         if (

@@ -61,7 +61,7 @@ def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 def views_of(net: Net) -> list[View]:
     """Returns, for each node of a net, the view that shows its value: elements of an earlier node by their
-    flat indices. A node that is no view, or that mixes axes, has the view that shows all of itself.
+    flat indices. A node that is no view, or that mixes axes, has a view of all its own elements.
     """
     views: list[View] = []
     for number, node in enumerate(net.nodes):
@@ -149,8 +149,8 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
 def split_axis(axis: Array, sizes: list[int]) -> list[Array] | None:
     """Splits an axis of a view of a node into axes of these sizes; returns None if that is impossible.
 
-    axis: what each index along the axis adds to the flat index of an element in the node. The returned axes
-        have the same form, one array each.
+    axis: for each index along the axis, the amount that it adds to the flat index of an element in the node.
+        The returned axes have the same form, one array each.
     """
     if len(sizes) == 1:
         return [axis]

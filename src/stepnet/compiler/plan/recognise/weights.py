@@ -226,9 +226,7 @@ class WeightsBuilder:
         return self.typed(value)
 
     def typed(self, value: int) -> int:
-        """Casts an array of the recognised cell, node `value`, to its memory's dtype; returns the node, which
-        is `value` if it has that dtype.
-        """
+        """Casts node `value`, an array of the recognised cell, to its memory's dtype; returns the node."""
         same = self.builder.type_of(value).dtype == self.dtype
         return value if same else self.builder.add("cast", value, dtype=self.dtype)
 

@@ -97,59 +97,31 @@ __all__ = [
 ]
 
 HOMES = {
-    "Claims": "emit.claims",
-    "ThreadCode": "emit.thread_code",
-    "LlvmEngine": "engine",
-    "MachineCode": "machine.machine_code",
-    "ARM": "machine.processor",
-    "NAMED": "machine.processor",
-    "VARIABLE": "machine.processor",
-    "Processor": "machine.processor",
-    "available_processors": "machine.processor",
-    "baseline": "machine.processor",
-    "beyond_neon": "machine.processor",
-    "host_processor": "machine.processor",
-    "permitted": "machine.processor",
-    "supported_processors": "machine.processor",
-    "up_to": "machine.processor",
-    "without_amx": "machine.processor",
-    "adapt_machine": "costs",
-    "caches": "costs",
-    "machine_for": "costs",
-    "table_machine": "costs",
-    "PAIRS": "products.arithmetic",
-    "WIDENED_PAIRS": "products.arithmetic",
-    "arithmetic": "products.arithmetic",
-    "TILE_WRITERS": "products.matrix",
-    "MatrixTiles": "products.matrix",
-    "FarReads": "products.reads",
-    "FetchList": "products.tile",
-    "LeftOperand": "products.tile",
-    "accumulate": "products.tile",
-    "LARGE_BYTES": "products.tiles",
-    "Tile": "products.tiles",
-    "cheapest": "products.tiles",
-    "cover": "products.tiles",
-    "cycles": "products.tiles",
-    "tiles": "products.tiles",
-    "NAMES": "rates",
-    "key_of": "rates",
-    "store_rates": "rates",
-    "stored_rates": "rates",
-    "ExchangeRates": "threads.exchanges",
-    "Rounds": "threads.exchanges",
-    "I8": "writing.code",
-    "I16": "writing.code",
-    "I32": "writing.code",
-    "I64": "writing.code",
-    "POINTER": "writing.code",
-    "Code": "writing.code",
-    "ELEMENTARY": "writing.elementary",
+    name: home
+    for home, names in {
+        "costs": "adapt_machine caches machine_for table_machine",
+        "emit.claims": "Claims",
+        "emit.thread_code": "ThreadCode",
+        "engine": "LlvmEngine",
+        "machine.machine_code": "MachineCode",
+        "machine.processor": (
+            "ARM NAMED VARIABLE Processor available_processors baseline beyond_neon host_processor "
+            "permitted supported_processors up_to without_amx"
+        ),
+        "products.arithmetic": "PAIRS WIDENED_PAIRS arithmetic",
+        "products.matrix": "TILE_WRITERS MatrixTiles",
+        "products.reads": "FarReads",
+        "products.tile": "FetchList LeftOperand accumulate",
+        "products.tiles": "LARGE_BYTES Tile cheapest cover cycles tiles",
+        "rates": "NAMES key_of store_rates stored_rates",
+        "threads.exchanges": "ExchangeRates Rounds",
+        "writing.code": "I16 I32 I64 I8 POINTER Code",
+        "writing.elementary": "ELEMENTARY",
+    }.items()
+    for name in names.split()
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used; raises
-    `AttributeError` for other names.
-    """
+    """Imports a name in `HOMES` at its first use; raises `AttributeError` for other names."""
     return imported_late(__name__, name, HOMES.get(name))

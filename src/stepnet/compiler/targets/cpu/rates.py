@@ -38,9 +38,7 @@ def forced(how: How) -> Generator[None]:
 
 
 def stored_rates(processor: Processor) -> Machine | None:
-    """Returns the rates that were measured for an instruction set on this machine; None if none were, or if
-    the entry has something else.
-    """
+    """Returns the rates measured for an instruction set on this machine; None if there are none."""
     machine = store.value(KIND, key_of(processor), FORM, is_needed=False)
     return machine if isinstance(machine, Machine) and are_rates(machine) else None
 

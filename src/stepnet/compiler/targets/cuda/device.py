@@ -128,9 +128,7 @@ RepeatedWork = Callable[[Sequence[int]], None]
 
 
 class Device(Protocol):
-    """A device with memory of its own. Work is done in the order in which it is given; `read` and `wait` wait
-    for it.
-    """
+    """A device with memory of its own. Work is done in the order given; `read` and `wait` wait for it."""
 
     @property
     def facts(self) -> DeviceFacts:
@@ -150,9 +148,7 @@ class Device(Protocol):
         ...
 
     def allocate(self, count: int) -> int:
-        """Allocates `count` bytes, aligned to 256; returns their address. Raises `MemoryError` with the
-        number of bytes if there is no room.
-        """
+        """Allocates `count` bytes, aligned to 256; returns their address, or raises `MemoryError`."""
         ...
 
     def free(self, address: int) -> None:
@@ -180,9 +176,7 @@ class Device(Protocol):
         ...
 
     def repeated(self, calls: "Sequence[DeviceWork]", kept: object) -> "RepeatedWork":
-        """Prepares work that is given again and again, on other memory each time. kept: what must exist as
-        long as the work may run.
-        """
+        """Prepares work to repeat on other memory each time. kept: objects to keep alive with it."""
         ...
 
     def wait(self) -> None:
@@ -281,8 +275,8 @@ class DeviceArray:
         return self.device.place
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Returns the array as a DLPack capsule, where it lies. options: those of the protocol, such as the
-        stream of the consumer, for which all work is done first.
+        """Returns the array as a DLPack capsule, where it lies. options: the options of the protocol, such as
+        the stream of the consumer, for which all work is done first.
         """
         if options.get("stream", -1) != -1:
             self.device.wait()

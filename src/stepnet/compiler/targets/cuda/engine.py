@@ -202,9 +202,7 @@ class CudaEngine:
         return found
 
     def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> DeviceArray:
-        """Returns a C-contiguous array on the device from the address of its first byte. owner: the object
-        that keeps the memory allocated.
-        """
+        """Returns a C-contiguous array at an address on the device. owner: keeps the memory allocated."""
         return DeviceArray(self.device, address, shape, dtype, owner)
 
     def array_of(self, value: Any) -> DeviceArray | None:
@@ -228,9 +226,7 @@ class CudaEngine:
 
     @contextmanager
     def on_stream(self, stream: int, allocate: Callable[[int], OwnedMemory]) -> Generator[None]:
-        """Context in which calls of this thread run on a stream, and results lie in memory that a function
-        allocates.
-        """
+        """Context in which this thread's calls run on a stream, with results in memory of a function."""
         with self.device.on_stream(stream), allocated_by(allocate):
             yield
 

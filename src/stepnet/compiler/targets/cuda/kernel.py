@@ -139,9 +139,7 @@ class CudaKernel:
 
     @computed_once
     def memories(self) -> list[int | None]:
-        """The positions, among the inputs of the net, of the memories that the loop begins with; None for one
-        that is computed.
-        """
+        """The positions, in the net's inputs, of the loop's initial memories; None for a computed one."""
         net, recurrence = self.plan.net, self.plan.recurrence
         first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
         return [net.inputs.index(n) if n in net.inputs else None for n in first]

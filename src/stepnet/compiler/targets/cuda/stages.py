@@ -77,9 +77,7 @@ class StageForm:
         return [number for number, name in self.stage_of.items() if name == self.name]
 
     def is_product(self, number: int) -> bool:
-        """Tells whether a node is a product that the library computes: of floats as they are, with matrices
-        that are large.
-        """
+        """Tells whether the library computes a node: a product of unrounded floats with large matrices."""
         node, net = self.net.nodes[number], self.net
         of = node
         if node.operation == "result":
@@ -114,9 +112,7 @@ class StageForm:
 
     @computed_once
     def depths(self) -> dict[int, int]:
-        """Maps each node of the stage to the kernel that computes it; a product, to the kernel that it
-        follows, or -1.
-        """
+        """Maps each node of the stage to its kernel; a product, to the kernel that it follows, or -1."""
         found = dict[int, int]()
         for number in self.own:
             if self.is_product(number):
@@ -151,14 +147,8 @@ class StageForm:
         net, plan = self.net, self.plan
         recur = plan.recurrence.recur
         operands = recur.operands_by_kind(plan.recurrence.inputs)
-        memories = [number for number in operands.memories if not is_zeros(net, number)]
-        return {
-            *operands.sequences,
-            *memories,
-            *operands.others,
-            *net.results,
-            *plan.read_in_the_end,
-        }
+        memories = [number for number in operands.memories if not net.is_zeros(number)]
+        return {*operands.sequences, *memories, *operands.others, *net.results, *plan.read_in_the_end}
 
     def leaves(self, numbers: Iterable[int], computed: set[int]) -> set[int]:
         """Returns the nodes whose arrays are read where some nodes are computed. computed: the nodes that are
@@ -179,13 +169,6 @@ class StageForm:
             elif uniform(node) is None:
                 found.add(number)
         return found
-
-
-def is_zeros(net: Net, number: int) -> bool:
-    """Tells whether a node is a constant of zeros, or one that is repeated for all rows."""
-    node = net.nodes[number]
-    constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
-    return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
 
 
 def stage_codes(plan: Plan, name: str) -> tuple[DeviceStage | ProductCode, ...]:
@@ -244,9 +227,7 @@ class StageWriter:
 
     @computed_once
     def entries(self) -> int:
-        """The entries that a block computes at a time: enough for its threads, and few enough for its shared
-        memory.
-        """
+        """The entries that a block computes at a time: enough for its threads, within its shared memory."""
         largest = max(s.size for s in self.statements.with_levels())
         count = min(MOST_ENTRIES, THREADS // (LANES if self.statements.uses_warps else 1))
         while count > 1 and (count * largest > THREADS * 2 or room(self.statements, count, SHARED).scratch):
@@ -309,4 +290,4 @@ class StageWriter:
             code.write_element(type_.dtype, value, code.pointer(f"w{statement.number}"), index)
 
 
-__all__ = ["StageForm", "is_zeros", "refuse", "stage_codes"]
+__all__ = ["StageForm", "refuse", "stage_codes"]

@@ -77,9 +77,7 @@ class Fork:
 
     @contextmanager
     def on_main(self) -> Generator[None]:
-        """Context in which the thread gives the main stream what all side streams may read: their next work
-        is behind it.
-        """
+        """Context for main-stream work that side streams may read: their next work is behind it."""
         current, self.current = self.current, None
         try:
             yield

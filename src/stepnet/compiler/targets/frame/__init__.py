@@ -88,32 +88,24 @@ __all__ = [
 ]
 
 HOMES = {
-    "BuiltSource": "built",
-    "built_source": "built",
-    "built_device": "devices",
-    "LARGEST": "fixed",
-    "bounded_fraction": "fixed",
-    "factor": "fixed",
-    "shifted": "fixed",
-    "stored": "fixed",
-    "DIGITS": "fixed_functions",
-    "MOST": "fixed_functions",
-    "fixed_routine": "fixed_functions",
-    "ELEMENTWISE": "integer_operations",
-    "column_scales": "integer_products",
-    "codes_of": "over_sequences",
-    "lowered_step": "lowering",
-    "INTRINSICS": "recorder",
-    "FrameRegister": "recorder",
-    "Recorder": "recorder",
-    "fmod_routine": "float_functions",
-    "routine_of": "float_functions",
+    name: home
+    for home, names in {
+        "built": "BuiltSource built_source",
+        "devices": "built_device",
+        "fixed": "LARGEST bounded_fraction factor shifted stored",
+        "fixed_functions": "DIGITS MOST fixed_routine",
+        "float_functions": "fmod_routine routine_of",
+        "integer_operations": "ELEMENTWISE",
+        "integer_products": "column_scales",
+        "lowering": "lowered_step",
+        "over_sequences": "codes_of",
+        "recorder": "INTRINSICS FrameRegister Recorder",
+    }.items()
+    for name in names.split()
 }
 """The modules of names that are imported at their first use, as they need llvmlite."""
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name of this package, a key of `HOMES`, from its module when it is first used; raises
-    `AttributeError` for other names.
-    """
+    """Imports a name in `HOMES` at its first use; raises `AttributeError` for other names."""
     return imported_late(__name__, name, HOMES.get(name))

@@ -40,9 +40,7 @@ BITS_OF = {"int32": "float32", "int64": "float64", "float32": "int32", "float64"
 
 
 def bits_function(target: str) -> list[str]:
-    """Returns the function that gives the bits of a float as an integer, or back. target: the dtype of its
-    result.
-    """
+    """Returns the function from a float to its bits as an integer, or back. target: its result's dtype."""
     source = BITS_OF[target]
     return [
         f"static inline {C_TYPES[target]} bits_{SUFFIX[source]}({C_TYPES[source]} from)",

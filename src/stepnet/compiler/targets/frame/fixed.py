@@ -60,9 +60,7 @@ def saturated(code: Recorder, x: FrameRegister, largest: int) -> FrameRegister:
 
 
 def narrowed(code: Recorder, x: FrameRegister, dtype: str) -> FrameRegister:
-    """Records a number in a dtype of fewer bits: the nearest one that it has, for which processors have
-    instructions.
-    """
+    """Records the nearest number in a dtype of fewer bits, for which processors have instructions."""
     low, high = (code.constant(x.dtype, int(each)) for each in (np.iinfo(dtype).min, np.iinfo(dtype).max))
     return code.record("convert", dtype, code.minimum(code.maximum(x, low), high))
 

@@ -107,9 +107,7 @@ def called(code: Recorder, name: str, x: FrameRegister) -> FrameRegister:
 
 
 def power_of_e(code: Recorder, x: FrameRegister, fraction: int, target: int) -> FrameRegister:
-    """Records e^x with 15 digits more than the target, as 2^30 e^-a: where e^x is not above 2^(15 - target),
-    and as this elsewhere.
-    """
+    """Records e^x with 15 digits more than the target: 2^30 e^-a for e^x up to 2^(15 - target)."""
     beyond = round((DIGITS - target) * log(2) * 2**DIGITS)
     x, zero = refitted(code, x, fraction, DIGITS), code.constant("int32", 0)
     x = saturated(code, code.sub(x, code.constant("int32", beyond)), MOST)

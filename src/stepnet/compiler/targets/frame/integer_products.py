@@ -205,10 +205,7 @@ def digits_of_terms(bounds: Sequence[int], factors: Sequence[float]) -> tuple[li
 
 
 def weighted_sum(
-    code: Recorder,
-    sums: Sequence[FrameRegister],
-    multipliers: Sequence[FrameRegister],
-    shifts: Sequence[int],
+    code: Recorder, sums: Sequence[FrameRegister], multipliers: Sequence[FrameRegister], shifts: Sequence[int]
 ) -> FrameRegister:
     """Records the sum of products times multipliers, each shifted to the left before."""
     total: FrameRegister | None = None

@@ -65,9 +65,7 @@ class IntegerLowering(StepLowering):
         return Root(kind, dtype, type_.size, name, title, scale=scale)
 
     def digits(self, number: int) -> int:
-        """Returns the digits behind the point of a value; a memory has those for its values before and after
-        a step.
-        """
+        """Returns the digits behind the point of a value; a memory's cover it before and after a step."""
         if self.step.net.nodes[number].operation in BOUNDED:
             return DIGITS
         pairs = [(each.before, each.after) for each in self.step.memories if number == each.before]
@@ -115,9 +113,7 @@ class IntegerLowering(StepLowering):
         return value
 
     def left(self, number: int) -> FrameValue:
-        """Returns a value as the left side of products, in the dtype of activations, with its elements one
-        after the other.
-        """
+        """Returns a value as the left side of products: contiguous, in the dtype of activations."""
         if self.activations == "int16":
             return self.drafts.contiguous(self.value(number))
         if number not in self.encoded and self.values[number].dtype != "int8":

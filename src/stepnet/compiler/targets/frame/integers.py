@@ -65,9 +65,7 @@ def factor_of(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
 
 
 def scale_of(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
-    """Records the number by which the integers of a vector become elements: NaN if one of these is not
-    finite.
-    """
+    """Records the scale from a vector's integers to its elements: NaN if an element is not finite."""
     bound = bounded(code, *operands)
     is_finite = code.fcmp_ordered("<", bound, code.constant("float32", inf))
     known = code.select(is_finite, bound, code.constant("float32", nan))

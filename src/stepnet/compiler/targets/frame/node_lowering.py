@@ -36,9 +36,8 @@ from stepnet.errors import RefusedError
 
 
 def in_own_dtypes(step: ModelStep) -> FrameProgram:
-    """Lowers a step of a model to a frame program in the dtypes that the model has.
-
-    Raises `RefusedError` for an operation without a form here, naming it and saying what to do.
+    """Lowers a step of a model to a frame program in the dtypes that the model has. Raises `RefusedError` for
+    an operation without a form here, naming it and saying what to do.
     """
     return finished(StepLowering(step), lowered)
 

@@ -123,7 +123,6 @@ class FrameRun:
 
     def step(self, *inputs: Array) -> list[Array]:
         """Runs one frame of one sequence; returns the outputs, flat, in the order of the program's buffers.
-
         Raises `IndexOutsideError` for an index outside of its table.
         """
         return [each[0] for each in self.frames([np.asarray(given)[None] for given in inputs])]

@@ -21,7 +21,7 @@ def over_sequences(
     """Runs frames over sequences. Returns for each output its numbers at all steps, [total, size], and at
     the last step of each sequence, [batch, size]; zeros where there is none.
 
-    run: the program, with a state for each sequence. positions: those of the steps in the arrays.
+    run: the program, with a state for each sequence. positions: the positions of the steps in the arrays.
     sequences, statics: numbers, [total, features...] and [batch, features...], which are given to each frame.
     Raises `InputError` for numbers that are NaN or do not fit the integers of an input, and
     `IndexOutsideError` for an index outside of its table.

@@ -75,13 +75,7 @@ def placed(
         FrameBuffer(name, "bool" if array.dtype == np.uint8 else array.dtype.name, array.size, "constant")
         for name, array in constants.items()
     ]
-    return FrameProgram(
-        (*held, *buffers),
-        constants,
-        begun,
-        tuple(routines),
-        tuple(finished),
-    )
+    return FrameProgram((*held, *buffers), constants, begun, tuple(routines), tuple(finished))
 
 
 RESERVED = re.compile(

@@ -225,9 +225,7 @@ def sqrt(code: Recorder, x: FrameRegister) -> FrameRegister:
 
 
 def rint(code: Recorder, x: FrameRegister) -> FrameRegister:
-    """Records the nearest whole number, the even one of two: large numbers have no fraction, and adding one
-    of these rounds the others.
-    """
+    """Records the nearest whole number, the even one of two, by adding a large number that rounds."""
     large, size = code.constant(x.dtype, 2.0 ** precision_of(x.type).fraction_bits), absolute(code, x)
     near = copysign(code, code.fsub(code.fadd(size, large), large), x)
     return code.select(code.fcmp_ordered("<", size, large), near, x)
@@ -271,7 +269,5 @@ INTRINSICS: dict[str, Callable[..., FrameRegister]] = {
 
 
 def operation_result(code: Recorder, node: Node, operands: Sequence[FrameRegister]) -> FrameRegister:
-    """Records an elementwise operation of a net, other than one with a routine; returns the register of its
-    result.
-    """
+    """Records an elementwise operation of a net without a routine; returns the register of its result."""
     return cast("Any", pointwise)(code, node, operands, [each.dtype for each in operands])

@@ -30,9 +30,7 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class StepEnd:
-    """An input or output of a step. number: that of its value in the net. name, title: its names, in C and in
-    the model.
-    """
+    """An input or output of a step. number: of its value. name, title: its names in C and in the model."""
 
     number: int
     name: str

@@ -87,9 +87,7 @@ class StepLowering:
         return self.name(node.inputs[0]) if node.operation == "cast" and not node.name else node.name
 
     def table(self, array: Array, name: str) -> Root:
-        """Returns the array of a matrix or a table, in 16 bits where the step asks for it and nothing is
-        lost. name: its own.
-        """
+        """Returns the array of a matrix or table, in 16 bits if the step asks for it and nothing is lost."""
         held = np.ascontiguousarray(stored_in(array, self.step.storage))
         return Root("constant", held.dtype.name, held.size, name, name, held)
 

@@ -43,9 +43,7 @@ def matrix_of(program: FrameProgram, loop: ProductLoop) -> Array:
 
 
 def weights_in(program: FrameProgram, layout: str) -> dict[str, Array]:
-    """Returns the weights of all integer products in a layout, by name: flat, in int8; with the places of
-    blocks.
-    """
+    """Returns the weights of all integer products in a layout by name: flat int8, and places of blocks."""
     found = dict[str, Array]()
     for loop in program.loops if layout else ():
         if isinstance(loop, ProductLoop) and has_int8_weights(program, loop):
@@ -142,9 +140,7 @@ def flat(groups: Sequence[Array]) -> Array:
 
 
 def in_columns(program: FrameProgram, loop: ProductLoop) -> Array:
-    """Returns weights by columns: all inputs of each; for vectors of int16 those of two columns in turn, so
-    that one index serves for both.
-    """
+    """Returns weights by columns: all inputs of each; two int16 columns in turn for vectors."""
     matrix = matrix_of(program, loop)
     if program.by_name[loop.left.buffer].dtype == "int8":
         return matrix.T.ravel()

@@ -62,9 +62,7 @@ class OneDnnKernel:
 
 
 class BoundRecurrence(CalledKernel):
-    """Recurrence of oneDNN with its weights, ready to be called. Its primitives and weights are in shared,
-    bounded caches.
-    """
+    """Recurrence of oneDNN with its weights. Primitives and weights are in shared, bounded caches."""
 
     def __init__(
         self,
@@ -150,9 +148,7 @@ def flattened(sequence: Array, total: int) -> Array:
 
 
 def without_aliases(arrays: Sequence[Array | None]) -> list[Array]:
-    """Returns the arrays of results, of which each that occurs again is copied, so that no two share a
-    buffer.
-    """
+    """Returns arrays of results with repeated ones copied, so that no two share a buffer."""
     seen: set[int] = set()
     unshared: list[Array] = []
     for array in arrays:
@@ -201,9 +197,7 @@ class OneDnnEngine:
         return cell if isinstance(cell, str) else None
 
     def cell(self, plan: Plan) -> LowPrecisionCell | str:
-        """Describes oneDNN's cell for the recurrence of a plan (the operations of a net in their order), or
-        returns, as text, why there is none.
-        """
+        """Describes oneDNN's cell for the recurrence of a plan, or returns, as text, why there is none."""
         if reason := missing():
             return reason
         known = known_plan(plan)

@@ -119,7 +119,9 @@ def onednn_weights(
     """
     gates = len(GATES[semantics.cell])
     by_gate = {
-        name: split_gates(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
+        name: array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)
+        for name, array in arrays.items()
+        if name not in WHOLE.values()
     }
     weights = {slot: arrays[name][None, None] for slot, name in WHOLE.items() if name in arrays}
     for slot, by_gates in gate_terms(recurrence, semantics).items():
@@ -131,11 +133,6 @@ def onednn_weights(
     if semantics.forget_bias:
         weights["bias"][0, 0, recurrence.row.gates.index("f")] += semantics.forget_bias
     return {name: weights[name] for name in recurrence.weights}
-
-
-def split_gates(array: Array, gates: int) -> Array:
-    """Reshapes an array [..., gates * hidden], such as weights, to [..., gates, hidden]."""
-    return array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)
 
 
 @dataclass(frozen=True)

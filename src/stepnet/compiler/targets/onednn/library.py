@@ -49,9 +49,8 @@ HAS_WHEEL = sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 def how_to_install(has_wheel: bool, name: str) -> str:
-    """Returns the command that installs oneDNN, or what else to do for it.
-
-    has_wheel: whether the package index has it for the machine. name: the file name of the library there.
+    """Returns the command that installs oneDNN, or what else to do for it. has_wheel: whether the package
+    index has it for the machine. name: the file name of the library there.
     """
     if has_wheel:
         return pip_command("stepnet[onednn]")
@@ -121,9 +120,7 @@ class OneDnnLibrary:
             )
 
     def limit_threads(self, count: int) -> None:
-        """Sets the number of threads on which oneDNN runs calls from this Python thread. Does nothing without
-        OpenMP.
-        """
+        """Sets the number of oneDNN's threads for this Python thread's calls. Does nothing without OpenMP."""
         if hasattr(self.functions, "omp_set_num_threads"):
             self.functions.omp_set_num_threads(c_int(count))
 

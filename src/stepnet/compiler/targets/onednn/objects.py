@@ -157,9 +157,7 @@ class MemoryObject(OwnedHandle):
         return owned
 
     def lend(self, array: Array) -> None:
-        """Makes oneDNN use the caller's array as the buffer of this memory, until another one is given. The
-        caller keeps the array alive.
-        """
+        """Makes oneDNN use the caller's array as this buffer, until another is given. The caller keeps it."""
         # `array.ctypes.data` gives the same address, but takes three times as long.
         address = array.__array_interface__["data"][0]
         self.library.call("dnnl_memory_set_data_handle", self.handle, address)
@@ -169,9 +167,7 @@ class Primitive:
     """Compiled primitive (operation of oneDNN) with its arguments. Only one thread at a time may run it."""
 
     def __init__(self, description: PrimitiveDescription) -> None:
-        """Creates the primitive (an operation of oneDNN) from its descriptor, and a stream to execute it;
-        arguments follow later.
-        """
+        """Creates the primitive from its descriptor, and a stream to execute it; arguments follow later."""
         library = description.library
         self.library, self.description = library, description
         self.primitive = OwnedHandle.create(library, "primitive", "dnnl_primitive_create", description.handle)
@@ -198,9 +194,7 @@ class Primitive:
             self.arguments[self.indices[number]].memory = memory.handle
 
     def run(self) -> None:
-        """Executes the primitive (an operation of oneDNN) on the memory objects of its arguments, and waits
-        until it is done.
-        """
+        """Executes the primitive on the memory objects of its arguments, and waits until it is done."""
         call = self.library.call
         handle = self.stream.handle
         call("dnnl_primitive_execute", self.primitive.handle, handle, len(self.arguments), self.arguments)

@@ -47,9 +47,7 @@ class Padding:
 
     @property
     def bytes(self) -> int:
-        """The size in bytes of the tables of this padded layout (where each step lies), for the bound of the
-        cache that holds it.
-        """
+        """The size in bytes of the tables of this padded layout, for the bound of the cache that holds it."""
         tables = self.target, self.source, self.last, self.empty, self.lengths
         return sum(array.nbytes for array in tables if array is not None)
 

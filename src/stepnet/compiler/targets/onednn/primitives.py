@@ -242,9 +242,7 @@ class PackedWeights:
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
 
     def fits(self, run: PrimitiveRun) -> bool:
-        """Tells whether the primitive (operation of oneDNN) of a run expects the formats that these weights
-        have, so that it can use them.
-        """
+        """Tells whether the primitive of a run expects the formats of these weights."""
         equal = run.library.functions.dnnl_memory_desc_equal
         return all(equal(own.handle, run.descriptor.memory_desc(name)) for name, own in self.formats.items())
 

@@ -188,9 +188,7 @@ class OneDnnRecurrence:
         return self.dtype if slot in LOW else "float32"
 
     def refuse(self, library: OneDnnLibrary) -> str | None:
-        """Returns the reason (its dtype, settings, sizes, or the version of the library) why oneDNN cannot
-        run this recurrence; None if it can.
-        """
+        """Returns the reason why oneDNN cannot run this recurrence; None if it can."""
         row = self.row
         dtypes = [dtype for dtype in row.dtypes if not self.training or dtype in TRAINED]
         if self.dtype not in dtypes:
@@ -230,7 +228,6 @@ class OneDnnRecurrence:
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "OneDnnRecurrence":
         """Returns this recurrence with int8 scales for these weights; unchanged if it is not in int8.
-
         weights: by oneDNN's names. largest: the int8 number that the largest weight of a unit becomes.
         """
         if self.calibration is None:

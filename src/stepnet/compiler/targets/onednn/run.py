@@ -41,7 +41,6 @@ class RecurrenceResults:
 class Start:
     """Initial memories of a run.
 
-    recurrence: the recurrence.
     states: for each initial memory, by argument of the primitive, its array; None for zeros.
     """
 
@@ -50,9 +49,7 @@ class Start:
 
     @classmethod
     def of(cls, recurrence: OneDnnRecurrence, initial: Sequence[Array | None]) -> "Start":
-        """Makes the initial memories of a run of oneDNN from [h] or [h, c]; missing ones, and None, are
-        zeros.
-        """
+        """Makes a run's initial memories of oneDNN from [h] or [h, c]; None and missing ones are zeros."""
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
 
@@ -62,9 +59,7 @@ class Start:
             run.begin(slot, state)
 
     def array(self, slot: str, rows: int) -> Array:
-        """Returns the initial memory (recurrent state) of oneDNN's argument `slot` as a new array [rows,
-        ...], zeros for None.
-        """
+        """Returns the initial memory of oneDNN's `slot` as a new array [rows, ...], zeros for None."""
         state = self.states[slot]
         if state is None:
             return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
@@ -243,9 +238,8 @@ def run_in_pieces(
 
 
 def copy_memories(before: PrimitiveRun, run: PrimitiveRun) -> None:
-    """Copies the final memories h and c of one run to the initial memories of the next run.
-
-    before, run: the primitives (operations of oneDNN) of both, which may be the same object.
+    """Copies the final memories h and c of one run to the initial memories of the next run. before, run: the
+    primitives (operations of oneDNN) of both, which may be the same object.
     """
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

@@ -252,9 +252,7 @@ class Primitives:
 
     @property
     def backward(self) -> PrimitiveRun:
-        """The primitive (operation of oneDNN) of the backward pass with its weights, from a cache. It shares
-        the buffers of the forward pass.
-        """
+        """The backward primitive with its weights, from a cache; it shares the forward pass's buffers."""
         key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
         run = RUNS.get(key, lambda: PrimitiveRun(*self.sizes, run_of(*self.sizes)))
         self.weights.bind(run)

@@ -1,4 +1,5 @@
-"""Recognises the recurrent cells of a TensorFlow graph by what its loops compute, if names are not enough.
+"""Recognises the recurrent cells of a TensorFlow graph by the computation of its loops, if names are not
+enough.
 
     h' = Mul(Sigmoid(Split:3(S)), Tanh(c'))        S = AddV2(MatMul(item, A), MatMul(h, B)), BiasAdd(.., C)
         -> an LSTM of Keras: A is its kernel, B its recurrent_kernel, C its bias
@@ -72,7 +73,7 @@ def cells(graph: Message, arrays: Mapping[str, Array]) -> list[GraphCell]:
 
 def cells_in(graph: ExpressionGraph) -> Iterator[GraphCell]:
     """Yields the recurrent cells of a TensorFlow graph whose values are numbered expressions: the cells that
-    compute exactly what a cell of Keras does, and those of unknown kind with at most one candidate for the
+    compute exactly the same as a cell of Keras, and cells of unknown kind with at most one candidate for the
     bias.
 
     For each loop, the next memory of each of Keras' cells is added to the graph with the loop's matrices, and
@@ -193,7 +194,7 @@ def gru_reset_before(operands: CellOperands) -> Iterator[int]:
     """Yields the number (in the graph of expressions) of the expression that computes the next memory of a
     Keras GRU with reset before the product, from `operands`, its products and activations. A loop whose next
     memory has the same number is such a cell. Its recurrent kernel is used in two pieces: the columns of both
-    gates, and those of the candidate.
+    gates, and the columns of the candidate.
     """
     graph, h = operands.graph, operands.recurrent.left
     kernel = graph.number("constant", "", operands.recurrent.name, 0)

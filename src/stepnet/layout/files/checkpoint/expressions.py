@@ -320,9 +320,7 @@ class ExpressionGraph:
         return (*value[:2], 0)
 
     def is_reversed(self, items: Value) -> int:
-        """Returns 1 if the list of steps that a loop reads was reversed in time, else 0; `items`: the value
-        of the list.
-        """
+        """Returns 1 if the list of steps that a loop reads (`items`) was reversed in time, else 0."""
         for _ in range(DEEPEST):
             node = self.operators.get(self.origin(items)[:2])
             if node is None or node.op in ("ReverseV2", "Reverse", "ReverseSequence"):

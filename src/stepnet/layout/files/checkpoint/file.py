@@ -191,11 +191,10 @@ def assembled(name: str, variable: VariableEntry, pieces: list[tuple[Piece, Arra
 
 
 def bundle(prefix: str, data: memoryview, store: Store) -> dict[str, Array]:
-    """Reads the variables of a checkpoint that consists of several files, without those that hold no numbers;
-    assembles variables that were saved in pieces.
-
-    prefix: of the files' names. data: the content of the index file. store: the limit on memory. Raises
-    `FileError` for a damaged or newer index, and if a piece is missing.
+    """Reads the variables of a checkpoint that consists of several files, except variables without numbers;
+    assembles variables that were saved in pieces. prefix: the prefix of the files' names. data: the content
+    of the index file. store: the limit on memory. Raises `FileError` for a damaged or newer index, and if a
+    piece is missing.
     """
     entries = dict(table(data, store))
     header = message(entries.pop(b"", memoryview(b"")), store)

@@ -42,25 +42,18 @@ class ObjectNode:
     name: str = ""
 
 
-def at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
+def object_at(nodes: Sequence[ObjectNode], path: Iterable[str]) -> ObjectNode | None:
     """Returns the object that a path of attribute names leads to from the first object of a checkpoint; None
     if there is no such object. nodes: all objects of the checkpoint, each with its attributes as indices in
     `nodes`.
 
-    >>> at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
+    >>> object_at([ObjectNode({"cell": 1}), ObjectNode({}, "variables/0")], ["cell"])
     ObjectNode(children={}, key='variables/0', name='')
     """
     number = 0
     for step in path:
         number = nodes[number].children.get(step, len(nodes)) if number < len(nodes) else number
     return nodes[number] if number < len(nodes) else None
-
-
-def program_names(nodes: Iterable[ObjectNode]) -> dict[str, str]:
-    """Returns the variables of a checkpoint that also have a name in the program that saved it: {name in the
-    checkpoint, which is a path of attributes: name in the program}.
-    """
-    return {node.key: node.name for node in nodes if node.name}
 
 
 def objects(prefix: str) -> list[ObjectNode]:

@@ -26,23 +26,17 @@ class Message:
     store: Store
 
     def number(self, field: int) -> int:
-        """Returns field number `field` of a protobuf message as a whole number: its last value, as the format
-        demands; 0 if it is missing.
-        """
+        """Returns field `field` of a protobuf message as a whole number, its last value; 0 if missing."""
         values = [value for value in self.fields.get(field, ()) if isinstance(value, int)]
         return values[-1] if values else 0
 
     def signed(self, field: int) -> int:
-        """Returns field number `field` of a protobuf message as a signed 64-bit number; 0 if it is
-        missing.
-        """
+        """Returns field number `field` of a protobuf message as a signed 64-bit number; 0 if missing."""
         value = self.number(field)
         return value - (1 << 64) if value >> 63 else value
 
     def pieces(self, field: int) -> tuple[memoryview, ...]:
-        """Returns all values of a repeated field of a protobuf message that hold bytes, as views, without
-        copies. field: its number.
-        """
+        """Returns views of all byte values of a protobuf message's repeated field. field: its number."""
         return tuple(value for value in self.fields.get(field, ()) if not isinstance(value, int))
 
     def messages(self, field: int) -> tuple["Message", ...]:
@@ -54,9 +48,7 @@ class Message:
         return tuple(message(piece, self.store) for piece in pieces)
 
     def submessage(self, field: int) -> "Message":
-        """Parses field number `field` of a protobuf message, which is a message itself; returns an empty
-        message if it is missing.
-        """
+        """Parses field `field` of a protobuf message, a message too; an empty one if it is missing."""
         pieces = self.pieces(field)
         return message(pieces[-1], self.store) if pieces else Message({}, self.store)
 

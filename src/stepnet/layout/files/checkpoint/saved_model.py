@@ -16,7 +16,7 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError
 from stepnet.layout.files.checkpoint import file, frozen
 from stepnet.layout.files.checkpoint.modules import VALUE, by_names, model_of, version_of
-from stepnet.layout.files.checkpoint.objects import ObjectNode, at, objects, program_names, renamed
+from stepnet.layout.files.checkpoint.objects import ObjectNode, object_at, objects, renamed
 from stepnet.layout.files.checkpoint.protobuf import message
 from stepnet.layout.files.jsons import parsed
 from stepnet.layout.files.keras.config import layers_of
@@ -38,16 +38,16 @@ ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | None = None) -> FileContents:
     """Reads the recurrent layers of a SavedModel as modules; path is its folder, or the saved_model.pb in it.
 
-    layout: the layout (a framework's arrangement of weights) or framework of all modules; layouts: those of
-    single modules, by name. Raises `FileError`, with the path, for a model without weights, and for a damaged
-    checkpoint.
+    layout: the layout (a framework's arrangement of weights) or framework of all modules; layouts: the
+    layouts of single modules, by name. Raises `FileError`, with the path, for a model without weights, and
+    for a damaged checkpoint.
     """
     folder = path if path.is_dir() else path.parent
     prefix = folder / "variables" / "variables"
     if not Path(f"{prefix}.index").is_file():  # then weights can only be constants of the graph
         return frozen.read(folder / GRAPH if path.is_dir() else path, layout, layouts or {})
     numbers, nodes = file.read(prefix), objects(str(prefix))
-    names = program_names(nodes)
+    names = {node.key: node.name for node in nodes if node.name}
     arrays = renamed(path, numbers, names)
     frameworks, layouts = ("keras2", "tf1"), layouts or {}
     called = {key: names[key] if names.get(key) in arrays else key for key in numbers}
@@ -72,9 +72,7 @@ def is_numbered(key: str) -> bool:
 
 @dataclass(frozen=True)
 class LayerMetadata:
-    """A layer in the Keras metadata of a SavedModel: whether it runs a cell over steps, and its
-    configuration.
-    """
+    """A layer in the Keras metadata of a SavedModel: whether it loops over steps, and its configuration."""
 
     runs: bool
     node: Config
@@ -167,7 +165,7 @@ def with_variables(
     nodes: the checkpoint's graph of objects. paths: the paths of attributes in it to the part and to its
     cell. called: {name of a variable in the checkpoint: its name in the result}.
     """
-    kernel_nodes = [(own, at(nodes, (*path, own))) for path in paths for own in KERNELS]
+    kernel_nodes = [(own, object_at(nodes, (*path, own))) for path in paths for own in KERNELS]
     keys = {own: node.key for own, node in kernel_nodes if node is not None and node.key}
     missing = [f"{own} is {key!a}" for own, key in keys.items() if key not in called]
     if missing:

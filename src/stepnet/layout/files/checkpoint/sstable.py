@@ -30,8 +30,8 @@ def is_table(end: bytes) -> bool:
 def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
     """Yields the keys and values of a sorted string table, in the order of its keys.
 
-    data: the whole file. store: the limit on memory, from which that of keys and of unpacked blocks is taken.
-    Raises `FileError`, short and without the path, for a damaged table. Every byte is read at most once.
+    data: the whole file. store: the limit on memory, which keys and unpacked blocks count against. Raises
+    `FileError`, short and without the path, for a damaged table. Every byte is read at most once.
     """
     if not is_table(bytes(data[-FOOTER:])):
         raise FileError("it does not end as a table of keys and values")
@@ -52,9 +52,7 @@ def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def handle_of(data: memoryview) -> tuple[int, int]:
-    """Decodes a block handle, by which a sorted string table refers to one of its blocks: returns the block's
-    start and length in bytes.
-    """
+    """Decodes a block handle of a sorted string table: the block's start and length in bytes."""
     start, at = varint(data, 0)
     return start, varint(data, at)[0]
 

@@ -14,7 +14,7 @@ from stepnet.layout.files.model import Array
 from stepnet.layout.files.store import OBJECT
 
 CONTENT = 4  # the field of the numbers as bytes
-FEW = 64  # the most bytes of integers to read: those that describe slices are few
+FEW = 64  # the most bytes of integers to read: integers that describe slices are few
 
 
 def tensor(name: str, proto: Message, integers: bool = False) -> Array | None:

@@ -87,7 +87,5 @@ def is_held(name: str, part: Sublayer, recurrent: Collection[str]) -> bool:
 
 
 def neutral(name: str, class_name: str) -> str:
-    """Returns the text that names, for the user, a Keras layer such as Dropout, which returns its input
-    unchanged in inference.
-    """
+    """Returns the text that names a layer such as Dropout, which changes nothing in inference."""
     return f"{name} ({class_name}, which changes nothing in use)"

@@ -70,8 +70,8 @@ def additive_attention(call: KerasCall) -> Placed:
 
 
 def multi_head_attention(call: KerasCall) -> Placed:
-    """Computes the result of Keras' MultiHeadAttention: for each of several heads, the mean of the values by
-    the softmax of products of queries and keys.
+    """Computes the result of Keras' MultiHeadAttention: for each head, the mean of the values weighted by the
+    softmax of the products of queries and keys.
     """
     call.only("attention_axes", [1], None)
     heads, width = call.wholes("num_heads", 1)[0], call.wholes("key_dim", 1)[0]

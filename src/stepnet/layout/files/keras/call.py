@@ -93,10 +93,10 @@ class KerasCall:
             raise ModelError(f"its {name} is {short_repr(self.config[name])}: only {said} is supported")
 
     def arrays(self, shapes: "Shapes") -> list[Array]:
-        """Returns the layer's arrays: those of the names in `shapes`, or all in order where the file has
-        numbers; raises `ModelError` if they are others, or have other shapes or numbers that are no floats.
+        """Returns the layer's arrays by the names in `shapes`, or all in order if the file numbers them;
+        raises `ModelError` for other names, other shapes and dtypes that are not floating-point.
 
-        shapes: by the name of each array, the shape that the configuration and the operand state.
+        shapes: for each array's name, the shape that follows from the configuration and the operand.
         """
         numbered = all(name.isdecimal() for name in self.stored)
         expected = [str(number) for number in range(len(shapes))] if numbered else [*shapes]

@@ -109,7 +109,7 @@ class Around:
     prefix: the names of the models around it.
     group_prefix: the prefix of the groups of its layers in files of Keras 3.
     outermost: the layer of the outermost model that it lies in.
-    feeds: for each of its inputs, the (layer, output) pairs that it is.
+    feeds: for each of its inputs, the (layer, output) pairs that are passed for it.
     depth: the number of models around it.
     timed: the name of the TimeDistributed around it, if there is one.
     group: the group of its only layer, if that does not follow from the layer's class.
@@ -333,9 +333,9 @@ def layers_inside(
 
 
 def use_of(calls: Sequence[LayerCall], around: Around) -> Use:
-    """Returns how a Keras model uses a layer, from the layer's calls: how often it is called, and whether
-    with several arguments, with a mask or in training. around: the context of the model, whose own calls
-    multiply those of the layer.
+    """Returns the use of a layer in a Keras model, from the layer's calls: their number, and whether they
+    have several arguments, a mask or training. around: the context of the model, whose own calls multiply
+    those of the layer.
     """
     return Use(
         around.calls * len(calls),
@@ -358,14 +358,10 @@ def merged_calls(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
 
 
 def union(sources: Iterable[Sources]) -> Sources:
-    """Merges tuples of (layer, output) pairs to one tuple, which has each pair once, in order. A pair stands
-    for an output of a Keras layer.
-    """
+    """Merges tuples of (layer, output) pairs to one tuple, which has each pair once, in order."""
     return tuple(dict.fromkeys(source for some in sources for source in some))
 
 
 def layers_in(sources: Iterable[Sources]) -> Names:
-    """Returns the names of the layers in tuples of (layer, output) pairs, each once, in order. A pair is an
-    output of a Keras layer.
-    """
+    """Returns the names of the layers in tuples of (layer, output) pairs, each once, in order."""
     return tuple(dict.fromkeys(name for name, _ in union(sources)))

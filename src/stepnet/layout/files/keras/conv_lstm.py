@@ -2,7 +2,8 @@
 
     x [sequences, steps, rows, channels]   -->   h [sequences, steps, rows, filters]
 
-The convolution of the inputs runs ahead of the recurrence; that of the memory is a product of its windows.
+The convolution of the inputs runs ahead of the recurrence; the convolution of the memory is a product of its
+windows.
 """
 
 from collections.abc import Callable
@@ -27,9 +28,8 @@ from stepnet.model.recurrence import RNN
 
 @dataclass(frozen=True)
 class ConvLstmStep:
-    """Step of a ConvLSTM: its input is what the gates i, f, g, o take of the inputs, side by side.
-
-    sizes: those of the kernel. gate, bend: the functions of the gates and of the candidate.
+    """Step of a ConvLSTM. Its input has the convolved inputs of the gates i, f, g, o side by side. sizes: the
+    sizes of the kernel. gate, bend: the functions of the gates and of the candidate.
     """
 
     sizes: tuple[int, ...]
@@ -52,9 +52,9 @@ class ConvLstmStep:
         return h, {"h": h, "c": c}
 
     def windows(self, h: Any) -> Any:
-        """Returns what the kernel reads at each place of a state [rows, places ..., filters]: the numbers
-        around it, with zeros beyond the ends, as [rows, places ..., sizes x filters]. Places are the axes
-        that the kernel goes over, such as those of an image.
+        """Returns the windows [rows, places ..., sizes x filters] that the kernel reads of a state [rows,
+        places ..., filters]: the numbers around each place, zeros beyond the ends. Places are the axes that
+        the kernel goes over, such as the rows and columns of an image.
         """
         places = h.shape[1:-1]
         for axis, size in enumerate(self.sizes, 1):
@@ -74,9 +74,7 @@ class ConvLstmStep:
 
 
 def conv_lstm(places: int) -> Callable[[KerasCall], list[Placed]]:
-    """Makes the rule (a function that computes a Keras layer) of ConvLSTM1D and ConvLSTM2D. places: the
-    number of axes that their kernels go over.
-    """
+    """Makes the rule of ConvLSTM1D and ConvLSTM2D. places: the number of axes that their kernels go over."""
 
     def rule(call: KerasCall) -> list[Placed]:
         """Runs a ConvLSTM layer over the steps of each sequence, from states of zeros; returns its outputs,

@@ -158,8 +158,8 @@ def archive(stream: BufferedReader) -> KerasFile:
 def without_arrays(
     configured: Iterable[ConfiguredLayer], found: Collection[str], store: Store
 ) -> Iterator[tuple[str, str]]:
-    """Yields (name, class) of each layer in a Keras configuration that must have arrays and of which the file
-    has none: whose name is not in `found`. store: the limit on memory. configured: the layers in the
+    """Yields (name, class) of each layer in a Keras configuration that must have arrays and whose name is not
+    in `found`, the layers with arrays in the file. store: the limit on memory. configured: the layers in the
     configuration.
     """
     for layer in configured:
@@ -192,9 +192,7 @@ def checked(stream: BufferedReader, byte_range: zips.ByteRange) -> None:
 
 
 def version_of(value: object) -> str | None:
-    """Returns the version of Keras, such as "3.5.0", that a file states in its metadata; None if the value
-    there is no text.
-    """
+    """Returns the version of Keras that a file's metadata states, such as "3.5.0"; else None."""
     return value if isinstance(value, str) else None
 
 
@@ -205,10 +203,10 @@ def keras3_layers(
     layers: Sequence[ConfiguredLayer], arrays: Mapping[str, Array], attributes: Attributes, store: Store
 ) -> Iterator[KerasLayer]:
     """Yields the layers of a Keras 3 file, which has a group of arrays for each layer: first the layers in
-    the configuration, then those whose groups are in no configuration.
+    the configuration, then groups without a layer in the configuration.
 
-    layers: the layers in the configuration. arrays, attributes: those of the HDF5 file, by path. store: the
-    limit on memory.
+    layers: the layers in the configuration. arrays, attributes: of the HDF5 file, by path. store: the limit
+    on memory.
     """
     paths = sorted(arrays)
     rest = dict.fromkeys(paths)
@@ -238,9 +236,7 @@ def keras3_layers(
 
 
 def keras_layer(layer: ConfiguredLayer, sublayers: tuple[Sublayer, ...]) -> KerasLayer:
-    """Makes the record of a Keras layer from its configuration and its sublayers (parts such as cells) with
-    their arrays.
-    """
+    """Makes the record of a Keras layer from its configuration and its sublayers with their arrays."""
     return KerasLayer(
         layer.name, layer.class_name, layer.config, sublayers, layer.inputs, layer.timed, layer.use
     )
@@ -287,9 +283,9 @@ def sublayers_in(
 
 
 def is_kernels(sublayer: Sublayer, steps: KeyPath) -> bool:
-    """Returns True if the arrays of a part of a Keras layer (`sublayer`) are those of a cell (kernel,
+    """Returns True if a part of a Keras layer (`sublayer`) has the arrays of a cell (kernel,
     recurrent_kernel, bias): if the part is a cell, or if `steps`, the path of groups (folders of the HDF5
-    file) to the arrays, ends as that of a cell does.
+    file) to the arrays, ends like the path of a cell.
     """
     return sublayer.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
@@ -309,7 +305,7 @@ def owner(path: str) -> str:
 def title(group: str, attributes: Attributes) -> str:
     """Returns the name of the Keras layer whose arrays are in the group (folder of the HDF5 file) `group`,
     after the names of the models around it. Each name is the attribute "name" of the group "vars" in its
-    group or, if that is missing, the name of the group. attributes: those of the file, by path.
+    group or, if that is missing, the name of the group. attributes: the attributes of the file, by path.
     """
     groups, names = group.split("/"), list[str]()
     for end, folder in enumerate(groups, 1):

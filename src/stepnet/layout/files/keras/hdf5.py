@@ -109,9 +109,7 @@ def content(
 
 @contextmanager
 def within(path: str) -> Generator[None]:
-    """Puts the path of an object in an HDF5 file in front of the message of each `FileError` that is raised
-    in the block.
-    """
+    """Context that puts the path of an HDF5 object in front of the message of each `FileError`."""
     try:
         yield
     except FileError as error:

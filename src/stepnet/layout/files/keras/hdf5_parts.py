@@ -62,17 +62,15 @@ class FileBytes:
         return self.peek(at, length)
 
     def peek(self, at: int, length: int) -> bytes:
-        """Reads `length` bytes of an HDF5 file from position `at` on, to look ahead. They do not count as
-        read, unlike those of `take`, of which there may be no more than the file has.
+        """Reads `length` bytes of an HDF5 file from position `at` on, to look ahead. Unlike bytes of `take`,
+        they do not count as read; the total count is limited by the size of the file.
         """
         self.check(at, length)
         self.stream.seek(self.start + at)
         return self.stream.read(length)
 
     def fill(self, array: np.ndarray, at: int) -> None:
-        """Fills a contiguous array with the bytes of an HDF5 file from position `at` on, which count as
-        read.
-        """
+        """Fills a contiguous array with bytes of an HDF5 file from position `at` on, which count as read."""
         self.spend(at, array.nbytes)
         self.stream.seek(self.start + at)
         self.stream.readinto(array.reshape(-1).view(np.uint8).data)
@@ -179,7 +177,7 @@ def header(file: FileBytes, at: int) -> list[HeaderMessage]:
 
 def modern_header(file: FileBytes, at: int) -> list[HeaderMessage]:
     """Reads the messages (records of an object's properties) of the HDF5 object header of version 2 at
-    address `at`, also those in further blocks; section IV.A.1.b of the format.
+    address `at`, in further blocks too; section IV.A.1.b of the format.
     """
     flags = file.peek(at, 6)[5]
     before = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
@@ -402,9 +400,7 @@ def heap_text(file: FileBytes, data: bytes) -> str:
 
 
 def heap(file: FileBytes, at: int) -> dict[int, bytes]:
-    """Reads all texts in a global heap of an HDF5 file, at address `at`: {number of the text in the heap: its
-    bytes}.
-    """
+    """Reads all texts in a global heap of an HDF5 file, at address `at`: {number of the text: its bytes}."""
     size = struct.unpack_from("<Q", file.tagged(at, 16, b"GCOL"), 8)[0]
     data, here, objects = file.take(at + 16, max(0, size - 16)), 0, dict[int, bytes]()
     while here + 16 <= len(data):

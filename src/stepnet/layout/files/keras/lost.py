@@ -40,8 +40,8 @@ def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str,
 
 def why_lost(file: KerasFile, name: str) -> str:
     """Returns a text that says why a Keras file has no arrays of the configured layer `name`: Keras saves the
-    arrays of a layer that two models share only once, if the file has those of an equal layer; else only that
-    there are none.
+    arrays of a layer that two models share once (if the file has an equal layer with arrays); else that there
+    are none.
     """
     (lost,) = (layer for layer in file.configured if layer.name == name)
     found = {layer.name for layer in file.layers}

@@ -2,7 +2,7 @@
 
     Embedding(mask_zero), Masking    -->   begin a mask
     Dense, Dropout, ReLU, ...        -->   pass it on
-    Add, Concatenate, ...            -->   combine those of their operands
+    Add, Concatenate, ...            -->   combine the masks of their operands
     Conv1D, Flatten, keras.ops, ...  -->   have no mask, as in Keras
 
 Recurrent layers skip masked steps, and GlobalAveragePooling1D leaves them out. Keras 2 combined masks

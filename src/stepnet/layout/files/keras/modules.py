@@ -84,9 +84,7 @@ def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
 
 
 def unspecified(file: KerasFile) -> str:
-    """Returns why a file does not specify a whole model (it has weights alone, or a model of a class that is
-    not Keras' own); "" if it does.
-    """
+    """Returns why a file does not specify a whole model; "" if it does."""
     if file.config is None:
         return WEIGHTS
     own = class_of(file.config)
@@ -256,8 +254,8 @@ def notes_of(use: Use, sublayer: Sublayer, layouts: tuple[str, ...]) -> tuple[st
     """Returns notes for the user on settings of a Keras layer that no layout (a framework's arrangement of
     weights) can express, such as an initial state from outside.
 
-    use: how the model uses the layer. sublayer: the layer, or a part of it such as a cell. layouts: those
-    that it may have.
+    use: how the model uses the layer. sublayer: the layer, or a part of it such as a cell. layouts: the
+    layouts that it may have.
     """
     named = [name for name in NOTES if name != "zero_output_for_mask" or not sublayer.direction]
     notes = [NOTES[name] for name in named if sublayer.run.get(name)]
@@ -305,9 +303,7 @@ def check_config(
 
 
 def features_of(configured: Iterable[ConfiguredLayer]) -> dict[str, int]:
-    """Returns {name of an input of a Keras model: its number of features}, for inputs whose configuration
-    states it.
-    """
+    """Returns {input of a Keras model: its number of features}, where its configuration states it."""
     found = dict[str, int]()
     for layer in configured:
         shape = rows(layer.config.get("batch_shape", layer.config.get("batch_input_shape")))
@@ -361,20 +357,17 @@ def merged_directions(
         forward, backward = ways
         if sublayer.direction is None:
             modules.append(module)
-        elif forward is None or backward is None or not is_merged(sublayer, forward, backward):
+        elif (
+            forward is None
+            or backward is None
+            or returns_both(sublayer)
+            or not are_directions(forward, backward)
+        ):
             modules.append(as_one_direction(path, sublayer, module))
         elif module is forward:
             merge = merge_of(path, sublayer, name)
             modules.append(bidirectional(name, forward, backward, merge))
     return modules
-
-
-def is_merged(sublayer: Sublayer, forward: Module, backward: Module) -> bool:
-    """Tells whether two modules (recurrent layers) are both directions of a Keras Bidirectional that merges
-    their outputs to one: they differ only in direction. sublayer: the configuration of one of them in that
-    Bidirectional, which says whether it returns the outputs apart.
-    """
-    return not returns_both(sublayer) and are_directions(forward, backward)
 
 
 def returns_both(sublayer: Sublayer) -> bool:
@@ -524,9 +517,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
 
 
 def names(modules: Iterable[Module]) -> list[str]:
-    """Returns the names that the layers of modules (recurrent layers) get in a new Keras file of weights, in
-    the order of the model.
-    """
+    """Returns the names of modules' layers in a new Keras file of weights, in the model's order."""
     names_so_far: list[str] = []
     for module in modules:
         names_so_far += names_of(module, module.solved_sizes().layers, len(names_so_far))

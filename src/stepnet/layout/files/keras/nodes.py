@@ -183,7 +183,7 @@ def histories(value: object) -> Iterator[tuple[Tensor, object]]:
 
 
 def is_weighted(node: Config) -> bool:
-    """Returns True if a layer of a class of Keras' own has arrays of its own, by its configuration.
+    """Returns True if a layer of one of Keras' own classes has arrays, by its configuration.
 
     >>> dense, norm = {"class_name": "Dense"}, {"class_name": "LayerNormalization", "config": {"center": 0}}
     >>> is_weighted(dense), is_weighted(norm), is_weighted({"class_name": "Dropout"})
@@ -199,8 +199,8 @@ def is_weighted(node: Config) -> bool:
 
 
 def snake(class_name: str) -> str:
-    """Converts the name of a class to snake case, as Keras names layers in files. Of a class with two names
-    it is the one of its code, which configurations do not state.
+    """Converts the name of a class to snake case, as Keras names layers in files. A class with two names gets
+    the name in Keras' code, which configurations do not state.
 
     >>> snake("SimpleRNN"), snake("CuDNNLSTM"), snake("Conv1D")
     ('simple_rnn', 'cu_dnnlstm', 'conv1d')

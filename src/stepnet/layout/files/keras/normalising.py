@@ -55,9 +55,7 @@ def rms_norm(call: KerasCall) -> Placed:
 
 
 def divided_by_root(x: Placed, square: Placed, epsilon: float, scale: Placed) -> Placed:
-    """Computes x / sqrt(square + epsilon) * scale: normalises x by `square`, the mean square or the variance
-    of its features.
-    """
+    """Computes x / sqrt(square + epsilon) * scale. square: the mean square or the variance of x."""
     small = constant(np.asarray(epsilon, pointwise.dtype_of(x)))
     root = pointwise.elementwise("sqrt", pointwise.elementwise("add", square, small))
     return pointwise.elementwise("multiply", pointwise.elementwise("divide", x, root), scale)
@@ -95,9 +93,7 @@ def unit_norm(call: KerasCall) -> Placed:
 
 
 def of_length_one(x: Placed, axes: Sequence[int], epsilon: float) -> Placed:
-    """Divides the vectors along some axes of a value by their Euclidean lengths; by `epsilon` where they are
-    shorter.
-    """
+    """Divides the vectors along some axes by their Euclidean lengths, or by `epsilon` if shorter."""
     square = reductions.reduce(pointwise.elementwise("square", x), axes, "sum", True)
     most = constant(np.asarray(1 / epsilon, pointwise.dtype_of(x)))
     factor = pointwise.elementwise("minimum", pointwise.elementwise("rsqrt", square), most)
@@ -106,7 +102,7 @@ def of_length_one(x: Placed, axes: Sequence[int], epsilon: float) -> Placed:
 
 def batch_norm(call: KerasCall) -> Placed:
     """Computes the result of Keras' BatchNormalization in inference: the moving mean and variance, which are
-    stored in the file, stand for those of the batch.
+    stored in the file, replace the mean and variance of the batch.
     """
     names = (*used_arrays(call), "moving_mean", "moving_variance")
     found = call.arrays(dict.fromkeys(names, (call.width(call.axis()),)))
@@ -123,8 +119,8 @@ LEAST = 1e-7
 
 def normalization(call: KerasCall) -> Placed:
     """Computes the result of Keras' Normalization over the last axis, by the mean and variance of its
-    configuration or of its arrays; with the setting "invert", the inverse of that. Raises `ModelError` for
-    another axis, and for numbers that do not fit the features.
+    configuration or of its arrays; with the setting "invert", its inverse. Raises `ModelError` for another
+    axis, and for numbers that do not fit the features.
     """
     if call.axis() != len(call.x.axes) - 1:
         raise ModelError("it normalises over another axis than the last")
@@ -148,9 +144,7 @@ def normalization(call: KerasCall) -> Placed:
 
 
 def without_count(call: KerasCall) -> Mapping[str, Array]:
-    """Returns the arrays of a Normalization but the count of the numbers that it saw, which is not used;
-    raises `ModelError` if there is none.
-    """
+    """Returns the arrays of a Normalization without its unused count; `ModelError` if there is none."""
     count = "2" if "2" in call.stored else "count"
     if count not in call.stored:
         raise ModelError(f"its arrays are {', '.join(call.stored) or 'none'}, not mean, variance, count")
@@ -158,9 +152,7 @@ def without_count(call: KerasCall) -> Mapping[str, Array]:
 
 
 def numbers(value: Any) -> Array:
-    """Returns the numbers of a configuration, a number or a list of numbers, as an array; raises `ModelError`
-    for others.
-    """
+    """Returns a configuration's number or list of numbers as an array, or raises `ModelError`."""
     array = np.asarray(value, object).ravel()
     if not all(type(number) in (int, float) for number in array):
         raise ModelError(f"its configuration has {short_repr(value)}, where numbers are expected")

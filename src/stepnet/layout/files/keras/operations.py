@@ -26,9 +26,7 @@ from stepnet.layout.files.keras.rules import any_along, concatenate, filled, pai
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule (a function that computes a Keras layer) of a reduction of keras.ops over axes. how: its
-    name in `importers.reductions`.
-    """
+    """Makes the rule of a reduction of keras.ops over axes. how: its name in `importers.reductions`."""
 
     def rule(call: KerasCall) -> Placed:
         """Computes a reduction of keras.ops: reduces the operand over the axes of the configuration."""
@@ -70,7 +68,8 @@ def clip(call: KerasCall) -> Placed:
 
 def flip(call: KerasCall) -> Placed:
     """Computes the result of keras.ops.flip: reverses the feature axes among those of the configuration. An
-    axis of steps stays as it is here: `masks.py` records for each value that Keras has its steps in reverse.
+    axis of steps is left alone here: `masks.py` records for each value whether Keras has its steps in
+    reverse.
     """
     x = call.x
     for axis in map(x.axis, call.wholes("axis", len(rows(call.config.get("axis"))) or 1)):
@@ -118,9 +117,7 @@ def split(call: KerasCall) -> list[Placed]:
 
 
 def unstack(call: KerasCall) -> list[Placed]:
-    """Computes the results of keras.ops.unstack: one for each entry along an axis of features, without that
-    axis.
-    """
+    """Computes the results of keras.ops.unstack: one per entry of an axis of features, without this axis."""
     axis = call.x.axis(call.wholes("axis", 1, 0)[0])
     parts = selecting.split(call.x, axis, [1] * call.width(axis))
     return [shaping.squeeze(part, [axis]) for part in parts]
@@ -134,9 +131,7 @@ def stack(call: KerasCall) -> Placed:
 
 
 def swapped_axes(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.swapaxes: the operand with two axes, of the settings "axis1" and
-    "axis2", exchanged.
-    """
+    """Computes keras.ops.swapaxes: the operand with the axes "axis1" and "axis2" exchanged."""
     first, second = (call.x.axis(call.wholes(name, 1)[0]) for name in ("axis1", "axis2"))
     order = [*range(len(call.x.axes))]
     order[first], order[second] = second, first
@@ -169,9 +164,7 @@ def where(call: KerasCall) -> Placed:
 
 
 def power(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.power, the first operand to the power of the second. A constant
-    exponent of 2 or 3 becomes a product.
-    """
+    """Computes the result of keras.ops.power. A constant exponent of 2 or 3 becomes a product."""
     base, exponent = call.several
     if exponent.is_array and exponent.array.size == 1 and exponent.array.item() in (2, 3):
         return pointwise.folded("multiply", [base] * int(exponent.array.item()))
@@ -219,9 +212,7 @@ def activation(name: str, **settings: Any) -> Rule:
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Applies the activation of an operation of keras.ops, such as celu; raises `ModelError` for other
-        settings.
-        """
+        """Applies the activation of keras.ops, such as celu; raises `ModelError` for other settings."""
         for key, value in settings.items():
             call.only(key, value)
         return activated(replace(call, config={"activation": name}), call.x)
@@ -278,9 +269,7 @@ def indices_of(call: KerasCall) -> list[Any]:
 
 
 def slice_of(index: Any) -> Bounds:
-    """Returns the first place, the end and the stride of an index that is a slice; raises `ModelError` for
-    another one.
-    """
+    """Returns the first place, end and stride of an index that is a slice, or raises `ModelError`."""
     part = table(table(index).get("config"))
     start, stop, step = bounds = [part.get(name) for name in ("start", "stop", "step")]
     if table(index).get("class_name") != "__slice__" or {*map(type, bounds)} - {int, type(None)}:

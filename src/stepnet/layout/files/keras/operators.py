@@ -89,9 +89,7 @@ def dense(call: KerasCall) -> Placed:
 
 
 def embedding(call: KerasCall) -> Placed:
-    """Computes the result of Keras' Embedding: the rows of its array "embeddings" whose indices are the whole
-    numbers of the operand.
-    """
+    """Computes the result of Keras' Embedding: rows of "embeddings" at the operand's whole numbers."""
     shape = (*call.wholes("input_dim", 1), *call.wholes("output_dim", 1))
     x, (rows_of_table,) = call.x, call.arrays({"embeddings": shape})
     whole = pointwise.dtype_of(x).kind in "iu"
@@ -99,8 +97,8 @@ def embedding(call: KerasCall) -> Placed:
 
 
 def global_mean(call: KerasCall) -> Placed:
-    """Computes the result of Keras' GlobalAveragePooling1D: the mean of all steps, or of those that a mask
-    leaves; NaN where it leaves none. Raises `ModelError` for a mask that does not fit the operand.
+    """Computes the result of Keras' GlobalAveragePooling1D: the mean of all steps, or of the steps that a
+    mask leaves; NaN where it leaves none. Raises `ModelError` for a mask that does not fit the operand.
     """
     if call.mask is None:
         return global_pooling("mean")(call)
@@ -134,9 +132,7 @@ def multiply(call: KerasCall) -> Placed:
 
 
 def extreme(operator: str) -> Rule:
-    """Makes the rule (a function that computes a Keras layer) of Maximum and Minimum. operator: its name in
-    `importers.pointwise`.
-    """
+    """Makes the rule of Maximum and Minimum. operator: its name in `importers.pointwise`."""
 
     def rule(call: KerasCall) -> Placed:
         """Computes the elementwise maximum or minimum of all operands, from left to right. In Keras 3, at a

@@ -93,10 +93,10 @@ def one_layer(
     """Runs one recurrent layer over the first operand; the other operands are its initial states. Returns its
     outputs, then its final states if the layer returns them.
 
-    version: the major version of Keras. zero: whether its outputs at masked steps are zeros, and not those of
-    the steps before. If Keras has the steps of the operand last first, the layer runs over them in the other
-    direction, and Keras has those of its outputs last first too. Raises `ModelError` for properties of the
-    layer that a graph does not express, and `AxesError` for initial states of other axes than [sequences,
+    version: the major version of Keras. zero: whether its outputs at masked steps are zeros, instead of the
+    outputs of the steps before. If Keras has the steps of the operand in reverse, the layer runs in the other
+    direction, and Keras has the steps of its outputs in reverse too. Raises `ModelError` for properties of
+    the layer that a graph does not express, and `AxesError` for initial states of other axes than [sequences,
     features].
     """
     facts = [fact for module in layer.modules for fact in (*module.notes, *module.use)]
@@ -153,11 +153,9 @@ def over_feature(layer: RecurrentLayer, operands: Sequence[MaskedValue]) -> list
 
 
 def recurrent_layers(path: Path, file: KerasFile) -> dict[str, RecurrentLayer | TwoLayers]:
-    """Reads the recurrent layers of a Keras file, by name, without those that have a part of a class that is
-    not Keras' own.
-
-    How the model uses a layer is left out of its record, but for dropout in training: the model is read
-    whole, and does these things itself.
+    """Reads the recurrent layers of a Keras file, by name, except layers with a part whose class is not
+    Keras' own. The record of a layer leaves out how the model uses it, apart from dropout in training,
+    because the model is read whole and implements the rest itself.
     """
     layers = tuple(
         replace(

@@ -37,9 +37,7 @@ def pair(operator: str) -> Rule:
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Computes a Keras layer of two operands, the elementwise `operator` of them; raises `ModelError` for
-        another number of operands.
-        """
+        """Computes a Keras layer of two operands by the elementwise `operator`; else raises `ModelError`."""
         if len(call.operands) != 2:
             raise ModelError(f"it is called on {len(call.operands)} tensors, where two are expected")
         return pointwise.elementwise(operator, *call.operands)
@@ -53,9 +51,8 @@ def same(call: KerasCall) -> Placed:
 
 
 def with_bias(call: KerasCall, shapes: Shapes, outputs: int) -> tuple[list[Array], Array | None]:
-    """Returns the arrays of a layer, and its bias; None if it has none.
-
-    shapes: those of the arrays by name. outputs: the number of features of the result, and of the bias.
+    """Returns the arrays of a layer, and its bias; None if it has none. shapes: the shapes of the arrays by
+    name. outputs: the number of features of the result, and of the bias.
     """
     biased = call.setting("use_bias", True)
     arrays = call.arrays({**shapes, "bias": (outputs,)} if biased else shapes)
@@ -70,9 +67,7 @@ def global_pooling(how: str) -> Rule:
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Computes Keras' pooling over all places: reduces the operand over all axes but the first and the
-        last.
-        """
+        """Computes Keras' pooling over all places: all axes but the first and the last."""
         call.only("data_format", "channels_last", None)
         axes, keep = range(1, len(call.x.axes) - 1), bool(call.setting("keepdims", False))
         return reductions.reduce(call.x, axes, how, keep)
@@ -112,9 +107,7 @@ def zero_like(x: Placed) -> Placed:
 
 
 def filled(number: int) -> Rule:
-    """Makes the rule (a function that computes a Keras layer) of a class that repeats a number in the shape
-    of its operand.
-    """
+    """Makes the rule of a class that repeats a number in the shape of its operand."""
 
     def rule(call: KerasCall) -> Placed:
         """Returns `number` in the operand's shape, in the configuration's dtype or that of the operand.

@@ -170,9 +170,7 @@ def axes_to_try(sizes: Sequence[int]) -> list[str]:
 
 
 def check_outputs(path: str, outputs: Mapping[str, Placed]) -> None:
-    """Raises `AxesError` for an output whose axis of steps is not the one after the sequences, as of a
-    Permute.
-    """
+    """Raises `AxesError` for an output whose steps are not its second axis, as after a Permute."""
     for name, output in outputs.items():
         places = [place for place, axis in enumerate(output.axes) if is_time(axis)]
         if places not in ([], [1]):
@@ -263,7 +261,8 @@ def count_of(value: object) -> int:
 class KerasModel(ArrayModel):
     """Model of a Keras file as a function of its inputs, which `sn.Graph` traces.
 
-    config: its configuration. arrays: those of each layer, by their names in it. layers: the recurrent ones.
+    config: its configuration. arrays: the arrays of each layer, by their names in it. layers: the recurrent
+        layers.
     version: the major version of Keras that wrote the file. runs: the layers that were called so far.
     """
 
@@ -404,8 +403,8 @@ class FunctionalRun:
         )
 
     def outputs(self, feeds: Sequence[MaskedValue]) -> list[MaskedValue]:
-        """Computes the model's outputs from its inputs: each call after the calls that it reads, without
-        those that no output needs.
+        """Computes the model's outputs from its inputs: each call after the calls that it reads; calls that
+        no output needs are left out.
         """
         if len(feeds) != len(self.entrances):
             raise ModelError(f"a model of {len(self.entrances)} inputs is called on {len(feeds)} tensors")

@@ -30,9 +30,7 @@ Array = np.ndarray
 
 
 def convolution(places: int) -> Rule:
-    """Makes the rule (a function that computes a Keras layer) of Conv1D and Conv2D. places: the number of
-    axes that the kernel goes over.
-    """
+    """Makes the rule of Conv1D and Conv2D. places: the number of axes that the kernel goes over."""
 
     def rule(call: KerasCall) -> Placed:
         """Convolves the operand over the axes after that of the sequences, and applies the activation; raises
@@ -56,9 +54,7 @@ def depthwise(places: int) -> Rule:
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Computes a depthwise convolution of Keras: convolves each feature over the axes after that of the
-        sequences.
-        """
+        """Computes a depthwise convolution of Keras: of each feature over the axes after the sequences."""
         name = "depthwise_kernel" if "depthwise_kernel" in call.stored else "kernel"
         shape = by_feature_shape(call, places)
         (kernel,), bias = with_bias(call, {name: shape}, shape[-2] * shape[-1])
@@ -132,8 +128,8 @@ def windows_of(
     """Returns which entries the kernel of a layer reads along each axis, by its settings "strides",
     "dilation_rate" and "padding".
 
-    sizes: those of the kernel. strides: those for a layer without the setting. zeros: the steps of zeros that
-    a ZeroPadding1D put around the operand, along the first of the axes.
+    sizes: the sizes of the kernel. strides: the default for a layer without the setting. zeros: the steps of
+    zeros that a ZeroPadding1D put around the operand, along the first of the axes.
     """
     count, around = len(sizes), [(zeros.before, zeros.after), *[(0, 0)] * (len(sizes) - 1)]
     own = strides if call.config.get("strides") is None else call.wholes("strides", count)
@@ -195,9 +191,7 @@ def pooling(places: int, how: str) -> Rule:
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Computes a pooling layer of Keras: the maximum or mean (`how`) over windows of the axes after that
-        of the sequences.
-        """
+        """Computes a pooling layer of Keras: "max" or "mean" (`how`) over the axes after the sequences."""
         call.only("data_format", "channels_last", None)
         sizes = call.wholes("pool_size", places, 2)
         return pool_grid(call.x, windows_of(call, sizes, sizes, zeros_of(call.x)), how)

@@ -271,9 +271,7 @@ def model(path: str | Path, layers: Sequence[NewLayer]) -> dict[str, Any]:
 
 
 def states_of(layer: NewLayer) -> int:
-    """Returns the number of final states that a Keras layer returns besides its outputs: 0 unless its
-    configuration sets return_state.
-    """
+    """Returns the number of final states that a Keras layer returns, by its setting return_state."""
     class_name, config = layer.inner
     ways = 2 if layer.class_name == BIDIRECTIONAL else 1
     return ways * (2 if class_name == "LSTM" else 1) if config.get("return_state") else 0
@@ -340,9 +338,9 @@ def settings(
     """Returns the configuration of a recurrent Keras layer, or of one direction of it, without its name, and
     the number of input features. Raises `FileError` for arrays of wrong shapes or of several dtypes.
 
-    path: of the file; layer: the whole layer, both for messages. class_name: the class of the recurrent
-    layer. written: the settings that the caller states; others get Keras' defaults. arrays: those of the
-    direction.
+    path: the path of the file; layer: the whole layer, both for messages. class_name: the class of the
+    recurrent layer. written: the settings that the caller states; others get Keras' defaults. arrays: the
+    arrays of the direction.
     """
     shapes = {name: array.shape for name, array in ordered(path, layer, class_name, arrays)}
     units, (inputs, *_) = (*shapes["recurrent_kernel"], 0)[0], (*shapes["kernel"], 0)

@@ -43,9 +43,8 @@ def of_pairs(name: str, call: KerasCall) -> list[float]:
 
 
 def windows_of(name: str, places: int, call: KerasCall) -> list[tuple[int, int]]:
-    """Returns the axes that the windows of a layer go over, and their sizes.
-
-    name: of the setting with the sizes. places: the number of axes.
+    """Returns the axes that the windows of a layer go over, and their sizes. name: of the setting with the
+    sizes. places: the number of axes.
     """
     return [*enumerate(call.wholes(name, places, 2), 1)]
 
@@ -85,8 +84,6 @@ NUMBERS = NumberRules[KerasCall](
 
 def numbers_of(row: str, call: KerasCall, results: Sequence[Placed]) -> list[float]:
     """Returns the numbers in a call of a layer or operation that may have been computed from the number of
-    steps.
-
-    row: its name in the table of operators. results: those of the call.
+    steps. row: its name in the table of operators. results: the results of the call.
     """
     return NUMBERS.numbers(row, call, call.operands, call.config, results)

@@ -26,15 +26,13 @@ class GraphBuilder:
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         """Adds a node of the operator `op` to the ONNX graph. inputs: the names of the values that it takes.
-        output: the name of its only output, which is returned. attributes: those of the node.
+        output: the name of its only output, which is returned. attributes: the attributes of the node.
         """
         self.nodes.append(self.onnx.helper.make_node(op, inputs, [output], f"{output}_{op}", **attributes))
         return output
 
     def sizes(self, name: str, *sizes: int) -> str:
-        """Adds a Constant with the whole numbers `sizes`, such as a shape, to the ONNX graph; returns `name`,
-        the name of its value.
-        """
+        """Adds a Constant with whole numbers, such as a shape, to the ONNX graph; returns its `name`."""
         return self.node("Constant", [], name, value_ints=sizes)
 
     def constant(self, name: str, array: Array) -> str:

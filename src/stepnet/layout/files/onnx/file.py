@@ -45,10 +45,10 @@ class OnnxFile:
     """The contents of an ONNX model.
 
     Attributes:
-        nodes: Its recurrent nodes in order, with those in bodies and functions.
+        nodes: Its recurrent nodes in order, in bodies and functions too.
         rest: Its other arrays: initializers that are not weights of these nodes, and constant initial states.
-        others: The names of its other nodes, without those that compute constants for recurrent nodes, and
-            without those that only move numbers from one recurrent node to the next.
+        others: The names of its other nodes, except nodes that compute constants for recurrent nodes, and
+            nodes that only move numbers from one recurrent node to the next.
         unrolled: For recurrent layers that are named in the exporter's metadata and are not nodes: the
             reason, by the name of the layer.
     """

@@ -1,8 +1,6 @@
-"""ONNX nodes computed on constants: a table of those that move numbers, and of those that compute shapes.
-
-The operators in `importers/` have rules for constants as well, for models that are run, and compute with
-them. To read weights they are only moved, into memory that is counted and bounded by the size of the file
-(`store.py`).
+"""Constant folding of ONNX nodes: a table of operators that move numbers, and of operators that compute
+shapes. For models that are run, the operators in `importers/` compute with constants as well. Here, to read
+weights, numbers are only moved, into memory that is counted and bounded by the size of the file (`store.py`).
 """
 
 import math
@@ -38,18 +36,14 @@ class Operands:
         return self.array(0)
 
     def array(self, index: int) -> Array:
-        """Returns input number `index` of the ONNX node that is computed; raises `ValueError` if it is
-        missing.
-        """
+        """Returns input number `index` of the ONNX node; raises `ValueError` if it is missing."""
         array = self.inputs[index]
         if array is None:
             raise ValueError("an input is missing")
         return array
 
     def tensor(self, attribute: str) -> Array:
-        """Returns an attribute of the ONNX node that is computed, given by its name; raises `ValueError`
-        unless it is a tensor.
-        """
+        """Returns an attribute of the ONNX node by name; raises `ValueError` unless it is a tensor."""
         if not isinstance(self.attributes.get(attribute), np.ndarray):
             raise ValueError(f"its {attribute} is no tensor")
         return self.attributes[attribute]
@@ -67,9 +61,7 @@ class Operands:
         return tuple(int(number) for number in array.ravel())
 
     def room(self, count: int, dtype: Any) -> None:
-        """Raises `ValueError` if a new array of `count` numbers of a dtype needs more memory than the limit
-        for the file leaves.
-        """
+        """Raises `ValueError` if an array of `count` numbers of a dtype exceeds the file's memory limit."""
         if count * np.dtype(dtype).itemsize > self.store.left:
             raise ValueError("this is far more than the file has")
 
@@ -139,9 +131,7 @@ def concat(operands: Operands) -> Array:
 
 
 def gather(operands: Operands) -> Array:
-    """Computes an ONNX Gather: takes those elements along an axis of the first input whose indices are in the
-    second input.
-    """
+    """Computes an ONNX Gather: the elements along an axis of the first input at indices in the second."""
     axis, indices = operands.attributes.get("axis", 0), operands.array(1)
     operands.room(indices.size * (operands.x.size // max(1, operands.x.shape[axis])), operands.x.dtype)
     return np.take(operands.x, indices, axis)
@@ -178,17 +168,13 @@ def dropout(operands: Operands) -> Array:
 
 
 def shape(operands: Operands) -> Array:
-    """Computes an ONNX Shape: the shape of the first input, or of its axes from the attribute start up to
-    end.
-    """
+    """Computes an ONNX Shape: the shape of the first input, or of its axes from start up to end."""
     start, end = operands.attributes.get("start", 0), operands.attributes.get("end")
     return np.array(operands.x.shape[start:end], np.int64)
 
 
 def full(operands: Operands) -> Array:
-    """Computes an ONNX ConstantOfShape: an array of the shape that the input lists, filled with the attribute
-    value, by default 0.
-    """
+    """Computes an ONNX ConstantOfShape: an array of the input's shape, filled with `value`, or 0."""
     sizes = operands.numbers(0, "")
     value = operands.tensor("value") if "value" in operands.attributes else np.zeros(1, np.float32)
     operands.room(math.prod(sizes), value.dtype)
@@ -196,9 +182,7 @@ def full(operands: Operands) -> Array:
 
 
 def expand(operands: Operands) -> Array:
-    """Computes an ONNX Expand: broadcasts the first input to the shape in the second, in which axes of size 1
-    are repeated.
-    """
+    """Computes an ONNX Expand: broadcasts the first input to the shape in the second."""
     sizes = np.broadcast_shapes(operands.x.shape, operands.numbers(1, ""))
     operands.room(math.prod(sizes), operands.x.dtype)
     return np.broadcast_to(operands.x, sizes).copy()
@@ -222,9 +206,7 @@ def multiply(operands: Operands) -> Array:
 
 
 def single_output(fold: Callable[[Operands], Array]) -> Callable[[Operands], Sequence[Array]]:
-    """Returns a function like `fold`, which computes the only output of an ONNX node, that returns the output
-    in a tuple.
-    """
+    """Returns a function like `fold`, which computes an ONNX node's only output, with a tuple as result."""
     return lambda operands: (fold(operands),)
 
 

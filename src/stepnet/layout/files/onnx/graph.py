@@ -23,7 +23,7 @@ from stepnet.layout.files.store import Store
 DOMAINS = ("", "ai.onnx")
 DEPTH = 100  # the deepest nesting of computed constants, and of bodies and functions
 NODE, NAME = 512, 64  # approximate bytes of a node, and of one of its names
-NODES = 1 << 18  # the most of a model; those of a function count once per call
+NODES = 1 << 18  # the most nodes of a model; nodes of a function count once per call
 WORK = 1 << 26  # the most labels that are traced from node to node
 STEP = 64  # labels that a step along the graph counts as
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
@@ -47,7 +47,7 @@ class GraphScope:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GraphNode:
-    """A node of an ONNX graph. Its name begins with those of the calls around it. A missing input is ''."""
+    """Node of an ONNX graph. Its name begins with the names of the calls around it. A missing input is ''."""
 
     op: str
     domain: str
@@ -87,14 +87,14 @@ Key = tuple[GraphScope, str]
 
 
 class Walk:
-    """All nodes of an ONNX model in order, with those of bodies and called functions.
+    """All nodes of an ONNX model in order, with the nodes of bodies and called functions.
 
     main: the scope of the model's graph.
     types: the types of values, if the model declares them.
     ends: the outputs of all graphs.
     bodies: for nodes with bodies, the graph and the scope of each body, by attribute. An attribute that is a
         list of graphs, which no operator of ONNX has, is left out; the nodes of its graphs are listed.
-    reads: for the scopes of bodies, the values outside that they read, once somebody found them.
+    reads: for scopes of bodies, the outer values that they read; filled in when first asked for.
     """
 
     def __init__(self, model: Proto, store: Store) -> None:

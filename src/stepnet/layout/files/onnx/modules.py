@@ -63,7 +63,9 @@ def module(path: Path, node: OnnxNode) -> Module:
         raise FileError(f"{where}: {error}") from error
     computed = [slot for slot in STATES if node.begins.get(slot) == "computed"]
     begins = {slot: kind for slot, kind in node.begins.items() if slot not in computed}
-    notes = [f"{slot} {BEGINS[kind]}" for slot, kind in begins.items() if needs_note(slot, kind)]
+    notes = [
+        f"{slot} {BEGINS[kind]}" for slot, kind in begins.items() if slot in STATES or kind != "computed"
+    ]
     return Module(
         node.name,
         (layout,),
@@ -77,13 +79,6 @@ def module(path: Path, node: OnnxNode) -> Module:
         alone=f"starts from what other nodes compute ({' and '.join(computed)})" if computed else "",
         besides=tuple(node.constants),
     )
-
-
-def needs_note(slot: str, kind: str) -> bool:
-    """Returns True if the user needs a note on the source of a recurrent node's input `slot`: always for an
-    initial state, and for the lengths unless other nodes compute them (`kind` is "computed").
-    """
-    return slot in STATES or kind != "computed"
 
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:

@@ -107,7 +107,7 @@ def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype
     store: the path of the model, and the limit on memory.
     """
     entries = {text(entry.key): text(entry.value) for entry in tensor.external_data[:16]}
-    file = inside(entries.get("location", ""), name, store)
+    file = path_of_numbers(entries.get("location", ""), name, store)
     offset = decimal(entries.get("offset", "0"), name, store)
     length = decimal(entries.get("length", str(count * dtype.itemsize)), name, store)
     with reading(file, f"{store.path}: "), open(file, "rb") as stream:
@@ -125,7 +125,7 @@ def external(tensor: Proto, name: str, store: Store, count: int, dtype: np.dtype
     return array
 
 
-def inside(location: str, name: str, store: Store) -> str:
+def path_of_numbers(location: str, name: str, store: Store) -> str:
     """Returns the path of the file that holds the numbers of an ONNX tensor; raises `FileError` if it does
     not lie in the model's folder, or is missing.
 
@@ -147,9 +147,7 @@ def inside(location: str, name: str, store: Store) -> str:
 
 
 def decimal(number: str, name: str, store: Store) -> int:
-    """Converts an offset or length, a decimal text in ONNX, to a number; raises `FileError` for other text.
-    name: the tensor's, for messages.
-    """
+    """Converts ONNX's decimal text of an offset or length, or raises `FileError`. name: the tensor's."""
     if not re.fullmatch("[0-9]{1,18}", number, re.ASCII):
         raise FileError(f"{store.path}: tensor {name!r} has {number[:40]!r} for an offset or a length")
     return int(number)

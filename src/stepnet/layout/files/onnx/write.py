@@ -27,10 +27,10 @@ def write(
     Its input is `input` [batch, time, features], and with `lengths` also `lengths` [batch], int32. Its
     outputs are `output` [batch, time, directions*hidden], or with `last_only` the last output of each
     direction [batch, directions*hidden]; and for layer 0 `final_h_0` [directions, batch, hidden] and of an
-    LSTM `final_c_0`, and so on. The dtype is that of the arrays, float32 or float64; onnxruntime runs
-    float32. Of each layer `name`, `op`, `arrays` and `attributes` are used. Its initial states, if any, are
-    of a batch of one, and are repeated for every sequence. Raises `InputError` for layers that do not fit,
-    `FileError` if `path` exists, unless `force`.
+    LSTM `final_c_0`, and so on. It has the dtype of the arrays, float32 or float64; onnxruntime runs float32.
+    Of each layer `name`, `op`, `arrays` and `attributes` are used. Its initial states, if any, are of a batch
+    of one, and are repeated for every sequence. Raises `InputError` for layers that do not fit, `FileError`
+    if `path` exists, unless `force`.
     """
     onnx = library("onnx", "an .onnx file", "onnx")
     layers = [checked(layer) for layer in layers]

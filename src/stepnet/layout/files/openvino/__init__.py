@@ -1,1 +1,1 @@
-"""Models of OpenVINO: an .xml that says what is computed, and a .bin of numbers."""
+"""Models of OpenVINO: an .xml file with the operations, and a .bin file with the numbers."""

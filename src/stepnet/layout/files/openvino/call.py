@@ -66,9 +66,7 @@ class OpenVinoCall:
         return [int(text) for text in texts]
 
     def whole(self, name: str, default: int) -> int:
-        """Returns an attribute that is one whole number, or `default` if the layer does not have it; raises
-        `ModelError` for other text.
-        """
+        """Returns an attribute that is a whole number, else `default`; raises `ModelError` for other text."""
         numbers = self.wholes(name, str(default))
         if len(numbers) != 1:
             raise ModelError(f"its {name} has {len(numbers)} numbers, and should have one")

@@ -98,7 +98,7 @@ class OpenVinoReader:
     def __init__(self, store: Store) -> None:
         """Prepares to collect an OpenVINO model's graphs from XML events; store: the limit on memory."""
         self.store = store
-        self.graphs: list[OpenVinoGraph] = []  # those whose elements are open, the innermost last
+        self.graphs: list[OpenVinoGraph] = []  # the layers whose elements are open, the innermost last
         self.layers: list[OpenVinoLayer] = []
         self.count = 0
         self.text: list[str] | None = None  # of the <dim> element that is being read

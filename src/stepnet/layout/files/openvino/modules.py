@@ -48,7 +48,9 @@ def read(path: Path) -> FileContents:
             and layer.data.get("element_type") in ir.KINDS
             and names[id(layer)] not in used
         }
-        return FileContents(str(path), modules, rest, tuple(others(layers, names, data)), unspecified="")
+        return FileContents(
+            str(path), modules, rest, tuple(other_layers(layers, names, data)), unspecified=""
+        )
 
 
 def unique_names(layers: list[OpenVinoLayer]) -> Iterator[tuple[int, str]]:
@@ -172,7 +174,7 @@ def axes_after(layer: OpenVinoLayer, axes: Axes, data: Array) -> Axes | None:
     return how[layer.type](numbers)
 
 
-def others(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> Iterator[str]:
+def other_layers(layers: list[OpenVinoLayer], names: dict[int, str], data: Array) -> Iterator[str]:
     """Yields "name (type)" of the OpenVINO layers that are no recurrent operators, constants, inputs or
     outputs, without those that only move inputs of recurrent ones: the user is told that these are not
     converted.
@@ -244,9 +246,9 @@ class InputOrigin:
 
 
 def input_origin(layer: OpenVinoLayer, index: int, kinds: Collection[str]) -> InputOrigin:
-    """Finds the source of input number `index` of an OpenVINO layer: the nearest layer before it that is not
-    of the types `kinds`. Those are followed through their first input, at most `FAR` of them. Returns the
-    source (None if there is none), the number of its output, and the layers in between.
+    """Finds the source of input number `index` of an OpenVINO layer: the nearest layer before it whose type
+    is not in `kinds`. Layers of these types are followed through their first input, at most `FAR` of them.
+    Returns the source (None if there is none), the number of its output, and the layers in between.
     """
     through: list[OpenVinoLayer] = []
     while (source := layer.inputs.get(index)) is not None and source.type in kinds and len(through) < FAR:

@@ -78,9 +78,7 @@ def gelu(call: OpenVinoCall) -> Placed:
 
 
 def swish(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Swish, x sigmoid(beta x). beta is the second operand; 1 if it is left
-    out.
-    """
+    """Computes the result of OpenVINO's Swish, x sigmoid(beta x). beta is the second operand, else 1."""
     if len(call.operands) == 1:
         return pointwise.elementwise("silu", call.x)
     inside = pointwise.elementwise("multiply", call.x, call.operand(1))
@@ -132,23 +130,19 @@ def product(call: OpenVinoCall) -> Placed:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule (a function that computes an OpenVINO operator) of a reduction over constant axes. how:
-    its name in `importers.reductions`.
-    """
+    """Makes the rule of a reduction over constant axes. how: its name in `importers.reductions`."""
     return lambda call: reductions.reduce(
         call.x, call.constants(1), how, call.flag("keep_dims"), like=call.like
     )
 
 
 def over_axis(function: Callable[[Placed, int], Placed], usual: int) -> Rule:
-    """Makes the rule (a function that computes an OpenVINO operator) of softmax or log_softmax along the axis
-    of an attribute. usual: its default.
-    """
+    """Makes the rule of softmax or log_softmax along the axis of an attribute. usual: its default."""
     return lambda call: function(call.x, call.x.axis(call.whole("axis", usual)))
 
 
 def cumulated(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's CumSum: the sum of each number and those before it along an axis."""
+    """Computes the result of OpenVINO's CumSum: the cumulative sum along an axis."""
     axis = call.x.axis(call.constants(1)[0] if len(call.operands) > 1 else 0)
     return reductions.cumulate(call.x, axis, call.flag("reverse"), call.flag("exclusive"), call.like)
 
@@ -160,16 +154,12 @@ def transpose(call: OpenVinoCall) -> Placed:
 
 
 def reshape(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Reshape: the operand in another shape, in which 0 may stand for its
-    size.
-    """
+    """Computes the result of OpenVINO's Reshape, in whose target shape 0 may mean the operand's size."""
     return shaping.reshape(call.x, call.numbers(1), call.flag("special_zero"))
 
 
 def squeeze(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Squeeze: the operand without axes of size one, by default all of
-    them.
-    """
+    """Computes the result of OpenVINO's Squeeze: the operand without axes of size one, by default all."""
     return shaping.squeeze(call.x, call.constants(1) if len(call.operands) > 1 else None)
 
 
@@ -239,9 +229,7 @@ def strided_slice(call: OpenVinoCall) -> Placed:
 
 
 def broadcast(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Broadcast: the operand repeated to a shape, by NumPy's rules. Raises
-    `ModelError` for other modes.
-    """
+    """Computes OpenVINO's Broadcast by NumPy's rules; raises `ModelError` for other modes."""
     if call.text("mode", "numpy") not in ("numpy", "bidirectional"):
         raise ModelError(f"its mode {short_repr(call.text('mode'))} is not supported")
     return shaping.expand(call.x, call.numbers(1))
@@ -293,9 +281,7 @@ def split(call: OpenVinoCall) -> list[Placed]:
 
 
 def parts(call: OpenVinoCall) -> list[Placed]:
-    """Computes the results of OpenVINO's VariadicSplit: parts along an axis, of the sizes in its third
-    operand, where -1 is the rest.
-    """
+    """Computes OpenVINO's VariadicSplit: parts along an axis, of the sizes in operand 3; -1 is the rest."""
     axis, sizes = call.x.axis(call.constants(1)[0]), call.constants(2)
     rest = call.x.sizes[axis] - sum(size for size in sizes if size != -1)
     return selecting.split(call.x, axis, [rest if size == -1 else size for size in sizes])

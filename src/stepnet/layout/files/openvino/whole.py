@@ -63,7 +63,7 @@ def unsupported(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def needed(layers: Sequence[OpenVinoLayer]) -> list[OpenVinoLayer]:
-    """Lists the layers on which the results of a model depend, each after those that it reads; raises
+    """Lists the layers on which the results of a model depend, each after the layers that it reads; raises
     `FileError` if they form a circle.
     """
     done, waiting, order = set[int](), set[int](), list[OpenVinoLayer]()
@@ -91,7 +91,7 @@ def shape_of(layer: OpenVinoLayer) -> list[int]:
 
 
 def is_readable(layer: OpenVinoLayer) -> bool:
-    """Tells whether a model's input is of full precision."""
+    """Tells whether a model's input has full precision."""
     kind = KINDS.get(layer.data.get("element_type", ""))
     return kind is not None and kind.name not in ("float16", "bfloat16")
 
@@ -100,8 +100,8 @@ def is_readable(layer: OpenVinoLayer) -> bool:
 class OpenVinoModel(ArrayModel):
     """OpenVINO model as a function of its inputs, which `sn.Graph` traces.
 
-    layers: those that its results need, in order. data: the bytes of its constants. names: the unique names
-    of layers by id. recurrent: the layers that run, by the id of the operator.
+    layers: the layers that its results need, in order. data: the bytes of its constants. names: the unique
+    names of layers by id. recurrent: the layers that run, by the id of the operator.
     """
 
     open_steps: ClassVar[str] = "convert the model with an open number of steps (-1)"
@@ -133,9 +133,7 @@ class OpenVinoModel(ArrayModel):
         return array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
 
     def value(self, layer: OpenVinoLayer, port: int, values: Mapping[Output, Placed]) -> Placed:
-        """Returns the value, of those computed so far, at an input port of a layer; raises `ModelError` if it
-        has none.
-        """
+        """Returns the computed value at an input port of a layer; raises `ModelError` if there is none."""
         source = layer.inputs[port]
         output = layer.ports[port] - len(source.inputs)
         if (id(source), output) not in values:
@@ -145,9 +143,7 @@ class OpenVinoModel(ArrayModel):
         return values[id(source), output]
 
     def results(self, layer: OpenVinoLayer, values: Mapping[Output, Placed], like: Any) -> Sequence[Placed]:
-        """Computes a layer of an OpenVINO model by the rule of its operator; errors name the layer and the
-        file.
-        """
+        """Computes an OpenVINO layer by the rule of its operator; errors name the layer and the file."""
         where = f"{self.names[id(layer)]} ({layer.type}) of {self.path}"
         with located(where):
             operands = tuple(self.value(layer, port, values) for port in sorted(layer.inputs))

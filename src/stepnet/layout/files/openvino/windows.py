@@ -74,14 +74,10 @@ PADS = ("pads_begin", "pads_end")
 
 
 def pooling(how: str) -> Rule:
-    """Makes the rule (a function that computes an OpenVINO operator) of MaxPool and AvgPool. how: "max" or
-    "mean".
-    """
+    """Makes the rule of OpenVINO's MaxPool and AvgPool. how: "max" or "mean"."""
 
     def rule(call: OpenVinoCall) -> Placed:
-        """Computes OpenVINO's MaxPool or AvgPool (`how`): over windows of all axes after those of the
-        sequences and the features.
-        """
+        """Computes OpenVINO's MaxPool or AvgPool (`how`) over all axes behind sequences and features."""
         if call.text("rounding_type", "floor") != "floor":
             raise ModelError(f"its rounding_type is {short_repr(call.text('rounding_type'))}")
         x, sizes = call.x, tuple(call.wholes("kernel"))

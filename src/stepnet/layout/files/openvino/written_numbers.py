@@ -34,9 +34,7 @@ LAYERS = {"Convolution", "ConvolutionBackpropData", "GroupConvolution", *OPERATO
 
 
 def kernel_of(call: OpenVinoCall) -> list[tuple[int, int]]:
-    """Returns the axes that the kernel of a convolution goes over, and its sizes: the last ones of the
-    weight.
-    """
+    """Returns the axes that a convolution's kernel goes over, and its sizes: the last ones of the weight."""
     return [*enumerate(call.operand(1).features[2 - len(call.x.axes) :], 2)]
 
 
@@ -52,7 +50,7 @@ def of_strided_slice(call: OpenVinoCall, axes: Axes) -> list[float]:
 
 
 def of_pad(call: OpenVinoCall, axes: Axes) -> list[float]:
-    """Returns the numbers of entries that a Pad puts around steps, and what they are."""
+    """Returns the numbers of entries that a Pad puts around steps, and their value."""
     pads = zip(range(len(call.x.axes)), call.constants(1), call.constants(2), strict=True)
     number = [call.operand(3).array.item()] if len(call.operands) > 3 else []
     return [*of_ends(call.x, pads), *written(number)]
@@ -82,9 +80,7 @@ NUMBERS = NumberRules[OpenVinoCall](
 
 
 def numbers_of(call: OpenVinoCall, results: Sequence[Placed]) -> list[float]:
-    """Returns the numbers of a layer that may have been computed from the number of steps. results: those of
-    the layer.
-    """
+    """Returns the numbers of a layer that may have been computed from the number of steps."""
     kind = call.layer.type
     attributes = {name: call.number(name, 0.0) for name in NUMBERS.attributes.get(kind, ())}
     return NUMBERS.numbers(kind, call, call.operands, attributes, results)

@@ -75,8 +75,8 @@ def arrays(folder: Path) -> dict[str, Array]:
 
 def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
     """Reads the metadata of a tree of arrays in a checkpoint. Returns the names of the arrays ("a/b") by the
-    keys under which they are stored ("a.b"), and the names of those that must exist; both are empty without
-    metadata. folder: the folder of the tree.
+    keys under which they are stored ("a.b"), and the names of the arrays that must exist; both are empty
+    without metadata. folder: the folder of the tree.
     """
     if not (folder / METADATA).is_file():
         return {}, set()

@@ -127,9 +127,7 @@ class Tree:
         self.seen: set[tuple[str, int]] = set()
 
     def items(self) -> Iterator[tuple[str, Value]]:
-        """Yields every key of the OCDBT store with its value, or with a reference to the file that holds the
-        value.
-        """
+        """Yields each key of the OCDBT store with its value, or a reference to the file that holds it."""
         size = (self.folder / MANIFEST).stat().st_size
         root, height = newest(self.body(FileReference("", MANIFEST, 0, size), MAGIC_MANIFEST))
         if root is not None:

@@ -44,7 +44,6 @@ Get = Callable[[str], bytes | None]
 class ArrayFormat:
     """The form of a Zarr array in files.
 
-    shape: its shape.
     chunks: the shape of its chunks.
     inner: the shape of the chunks in a shard; None without shards.
     kind: its dtype in the file.
@@ -105,7 +104,8 @@ def array(description: bytes, get: Get, store: Store) -> Array:
 
 def pieces(array_format: ArrayFormat, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Yields (index, array) of the chunks in the bytes of a Zarr chunk: the chunk itself or, if it is a
-    shard, the smaller chunks in it. The index is that of the array's first element within the outer chunk.
+    shard, the smaller chunks in it. The index is the position of the array's first element within the outer
+    chunk.
 
     array_format: how the Zarr array is stored. data: the bytes of the chunk. store: limits the memory that
     reading takes. Raises `FileError` if a shard is cut off.

@@ -219,7 +219,7 @@ def add(reading: PirReading, index: int, node: Any) -> None:
 
 def in_layer(attributes: Mapping[str, Any]) -> str:
     """Returns " of NAME" for messages, where NAME is the user's layer that a Paddle operation belongs to, or
-    "" if it is unknown. attributes: those of the operation.
+    "" if it is unknown. attributes: the attributes of the operation.
     """
     name = str(attributes.get("struct_name", "")).strip("/")
     return f" of {name}" if name else ""

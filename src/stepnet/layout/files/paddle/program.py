@@ -80,9 +80,7 @@ class PaddleProgram:
 
 
 def dtype_of(number: int) -> np.dtype[Any]:
-    """Returns the NumPy dtype for a number of Paddle's VarType.Type; raises `FileError`, without the path,
-    for types that are no numbers.
-    """
+    """Returns the NumPy dtype for a number of Paddle's VarType.Type; `FileError` for other types."""
     if number not in DTYPES:
         raise FileError(f"it has values of Paddle's type {number}, which are no numbers")
     return DTYPES[number]

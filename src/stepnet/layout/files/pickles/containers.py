@@ -63,9 +63,7 @@ def encoded(machine: StackMachine, arguments: Arguments) -> object:
 
 
 def latin(text: str) -> bytearray:
-    """Converts a text of characters up to 255 to bytes, some at a time, because a copy of the whole would
-    take more memory.
-    """
+    """Converts a text of characters up to 255 to bytes, piece by piece, as a whole copy takes memory."""
     data = bytearray(len(text))
     for start in range(0, len(text), CHUNK):
         data[start : start + CHUNK] = text[start : start + CHUNK].encode("latin-1")

@@ -72,9 +72,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def fields(value: object) -> dict[str, object]:
-    """Returns the attributes of a pickled object by name, where a torch.Size becomes a tuple; raises
-    `FileError` if the value is no object.
-    """
+    """Returns a pickled object's attributes, with a torch.Size as a tuple; `FileError` for others."""
     if not isinstance(value, PickledCall):
         raise FileError(f"its {METADATA} has type {type(value).__name__} where an object must be")
     return {name: sized(item) for name, item in attributes(value) if isinstance(name, str)}

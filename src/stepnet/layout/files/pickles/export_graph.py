@@ -161,9 +161,7 @@ def combined(function: str, values: list[Polynomial]) -> Polynomial | None:
 
 
 def summed(terms: list[tuple[tuple[str, ...], int]]) -> Polynomial:
-    """Adds the factors of equal products of symbols, in the terms of a polynomial of sizes; those that add up
-    to 0 are left out.
-    """
+    """Adds the factors of equal products of symbols in a polynomial of sizes; leaves out sums of 0."""
     total: Polynomial = {}
     for symbols, count in terms:
         total[symbols] = total.get(symbols, 0) + count
@@ -330,9 +328,8 @@ class ExportReader:
 
 
 def check_arguments(where: str, operator: str, given: list[str], positions: tuple[str, ...]) -> None:
-    """Raises `FileError` for arguments with names that are not those of an operation.
-
-    where: the node, for messages. given: the names of all arguments. positions: of those given by position.
+    """Raises `FileError` for arguments with names that an operation does not have. where: the node, for
+    messages. given: the names of all arguments. positions: the names of arguments given by position.
     """
     entry = EXPORTED.get(operator)
     by_position = isinstance(entry, AtenOperation) and entry.rule is not None
@@ -382,7 +379,7 @@ def widths(dtype: str) -> tuple[int, str]:
 class InPlaceChanges:
     """Values that a torch.export program changes in place, and whether anything reads the old ones.
 
-    nodes: those of the program in JSON. outputs: its outputs. kept: its arguments, which must not change.
+    nodes: the nodes of the program in JSON. outputs: its outputs. kept: its arguments, which must not change.
     """
 
     def __init__(self, nodes: list[Json], outputs: list[Any], kept: set[str]) -> None:
@@ -400,10 +397,10 @@ class InPlaceChanges:
         self.last.update(dict.fromkeys(names(outputs), len(nodes)))
 
     def needed(self) -> Iterator[tuple[int, Json]]:
-        """Yields (place, node) for the nodes of a torch.export program that have to be read: those that its
-        outputs depend on, and those that change an operand in place or are no ATen operations, so that such a
-        node is reported where it is not supported. Checks of sizes, and other nodes that no output needs, are
-        left out.
+        """Yields (place, node) for the nodes of a torch.export program that must be read. These are nodes on
+        which its outputs depend; and, so that they are reported as unsupported, nodes that change an operand
+        in place or are no ATen operations. Checks of sizes, and other nodes that no output needs, are left
+        out.
         """
         for place, (node, live) in enumerate(zip(self.nodes, self.live, strict=True)):
             operator = self.operator(node, place)
@@ -426,9 +423,7 @@ class InPlaceChanges:
 
 
 def checked_number(value: Any) -> Any:
-    """Returns a number of JSON; raises `FileError` for an integer of more than 64 bits, and for other
-    values.
-    """
+    """Returns a number of JSON; raises `FileError` for an integer beyond 64 bits, and for other values."""
     if isinstance(value, str) and value in ("Infinity", "-Infinity", "NaN"):
         return float(value)
     if not isinstance(value, int | float) or (isinstance(value, int) and abs(value) >= 1 << 63):

@@ -198,9 +198,7 @@ class ExportProgram:
         return [node for node in rows(self.json.get("nodes")) if operator_of(node) in RECURRENT]
 
     def unsupported(self) -> Iterator[str]:
-        """Yields the names of the operations that the table in `importers.aten.kept` does not have, for a
-        message.
-        """
+        """Yields the names of operations that the table of `importers.aten.kept` lacks, for a message."""
         for place, node in self.written.needed():
             if self.written.operator(node, place) not in EXPORTED:
                 yield printable(title(node))
@@ -248,9 +246,7 @@ class ExportProgram:
         return usual
 
     def is_convolved(self, name: str) -> bool:
-        """Tells whether a convolution reads an input of the program directly, so that the input's last axis
-        is that of the steps.
-        """
+        """Tells whether a convolution reads an input directly, so that the input's last axis is steps."""
         operands = (
             [*names(each.get("arg") for each in rows(node.get("inputs"))[:1])]
             for node in rows(self.json.get("nodes"))

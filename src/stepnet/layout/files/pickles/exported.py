@@ -171,9 +171,7 @@ def tensor_of(name: str, key: str, size: int, meta: Any) -> Tensor:
 
 
 def numbers(values: Any) -> Any:
-    """Returns, as a tuple, the integers in a list of JSON objects such as [{"as_int": 9}, ...]; None for any
-    other value.
-    """
+    """Returns the integers in a list of JSON objects such as [{"as_int": 9}, ...] as a tuple; else None."""
     items = cast("list[Any]", values) if isinstance(values, list) else [None]
     fields = [cast("dict[str, Any]", value) if isinstance(value, dict) else {} for value in items]
     return tuple(field["as_int"] for field in fields) if all("as_int" in field for field in fields) else None

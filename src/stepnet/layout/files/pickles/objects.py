@@ -4,9 +4,9 @@
    imported.
 2  A module of torch.nn holds `_parameters`, `_buffers` and `_modules`; the keys in these are the names of a
    state dict. A TorchScript module has its tensors as attributes of the object itself.
-3  The settings of a recurrent module are other attributes; TorchScript stores only those that are not
+3  The settings of a recurrent module are other attributes; TorchScript stores only settings that are not
    constant.
-4  Tensors in other attributes follow after those of the state dict, under the attributes' names.
+4  Tensors in other attributes follow after the state dict, under the attributes' names.
 
 Source: torch/nn/modules/module.py and torch/jit/_pickle.py of PyTorch 2.13.
 """
@@ -193,7 +193,7 @@ def everything() -> Inside:
 def not_among(
     items: list[tuple[object, object]], already: Iterable[tuple[object, object]]
 ) -> list[tuple[object, object]]:
-    """Returns the items whose values are not among those of `already`, so that no array is listed twice."""
+    """Returns the items whose values are not values of `already`, so that no array is listed twice."""
     seen = {id(item) for _, item in already}
     return [(name, item) for name, item in items if id(item) not in seen]
 

@@ -117,17 +117,13 @@ def counted(struct_format: str, value: Callable[[bytes], object]) -> Action:
 
 
 def block(struct_format: str) -> Action:
-    """Returns the action of an opcode that pushes bytes, whose count has the `struct` type
-    `struct_format`.
-    """
+    """Returns the action of an opcode that pushes bytes; struct_format: their count's `struct` type."""
     count = number(struct_format)
     return push(lambda machine: machine.source.take_block(count(machine)))
 
 
 def string(struct_format: str) -> Action:
-    """Returns the action of an opcode that pushes a Python 2 string; struct_format: its length's `struct`
-    type.
-    """
+    """Returns the action of an opcode that pushes a Python 2 string; struct_format: its length's type."""
     count = number(struct_format)
     return push(lambda machine: machine.source.take(count(machine)).decode(machine.encoding))
 
@@ -200,9 +196,7 @@ def get(index: Callable[[StackMachine], int]) -> Action:
     """
 
     def noted(machine: StackMachine) -> object:
-        """Returns the value in the memo (values to use again) at the opcode's number; raises `FileError` if
-        there is none.
-        """
+        """Returns the value in the memo at the opcode's number; raises `FileError` if there is none."""
         memo_index = index(machine)
         if not 0 <= memo_index < len(machine.memo):
             raise FileError(f"its pickle wants value {memo_index} of the {len(machine.memo)} it has noted")

@@ -57,7 +57,7 @@ class OperatorCall:
         weights: The names of its weights in the file.
         layouts: The layouts that its operator has.
         semantics: The semantics that its operator specifies.
-        follows: What it takes: the prefix of the layer before it, an input, or what else computes it.
+        follows: The source of its sequence: the prefix of the layer before it, an input, or another node.
         batch_first: Whether the batch is the first axis of its sequences.
         sequence: The name of its outputs at all steps.
     """
@@ -72,9 +72,7 @@ class OperatorCall:
 
     @property
     def weights_text(self) -> str:
-        """Text for the report of a torch.export program, about a call with weights that are not exactly those
-        of one layer of torch.nn.
-        """
+        """Text of a torch.export program's report on a call whose weights are not one torch.nn layer's."""
         return f"the weights of {self.name}, which are not those of a layer of torch.nn"
 
 
@@ -180,9 +178,7 @@ def is_part_of_calls(node: dict[str, Any], state: ComputedValues) -> bool:
 
 
 def is_zeros(operator: str, inputs: Mapping[str, Any]) -> bool:
-    """Returns True if an operator of a torch.export program makes a tensor of zeros. inputs: its arguments by
-    name.
-    """
+    """Returns True if an operator of a torch.export program makes zeros. inputs: its arguments by name."""
     value = table(inputs.get("fill_value"))
     return operator in ZEROS or (operator in FILLED and number(value) == 0)
 
@@ -242,7 +238,7 @@ def unexpressed(
 
 
 def is_in_order(weights: tuple[str, ...], inputs: Mapping[str, Any]) -> bool:
-    """Returns True if weights are all those of one torch.nn layer, in PyTorch's order: by layer, direction
+    """Returns True if weights are all weights of one torch.nn layer, in PyTorch's order: by layer, direction
     and kind (weight_ih, weight_hh, both biases, projection). inputs: the call's arguments.
     """
     kinds = ["weight_ih", "weight_hh"]
@@ -304,9 +300,7 @@ def rows(value: object) -> list[dict[str, Any]]:
 
 
 def operator_of(node: dict[str, Any]) -> str:
-    """Returns the name of the operator of a node of a torch.export program, without the prefix
-    "torch.ops.aten.".
-    """
+    """Returns the operator's name of a torch.export program's node, without "torch.ops.aten."."""
     return str(node.get("target"))[:200].removeprefix(ATEN)
 
 

@@ -142,17 +142,15 @@ def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
 
 
 def tar_member(stream: BufferedIOBase, byte_range: ByteRange) -> FileRange:
-    """Returns a file in a tar as a source for `load`, and moves the stream to its start. byte_range: the
-    file's position.
-    """
+    """Returns a file in a tar as a source for `load`, with the stream at its start."""
     stream.seek(byte_range.start)
     return FileRange(stream, byte_range.start, byte_range.start + byte_range.size)
 
 
 def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, ByteRange]]:
-    """Reads the table of storages in a tar of torch.save; returns (storages by key, with those that are views
-    of others; positions of the numbers of those that are no views, by key). source: the tar's file of
-    storages. Raises `FileError` for a storage or a view of another form.
+    """Reads the table of storages in a tar of torch.save; returns (storages by key, views of other storages
+    too; positions of the numbers of storages that are no views, by key). source: the tar's file of storages.
+    Raises `FileError` for a storage or a view of another form.
     """
     storages: dict[str, StorageRange] = {}
     byte_ranges: dict[str, ByteRange] = {}
@@ -199,9 +197,7 @@ def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[
 
 
 def count_in(source: FileRange) -> int:
-    """Reads the number of storages or tensors at the start of a file in a torch.save tar. Raises `FileError`
-    if it has none.
-    """
+    """Reads the number of storages or tensors in a file of a torch.save tar; `FileError` if missing."""
     count = load(source)
     if not isinstance(count, int) or not 0 <= count <= source.end:
         raise FileError("its tar does not say how many storages or tensors it has")

@@ -117,9 +117,7 @@ SHARING = 64  # the limit for all tensors together, which may share storages, in
 
 @dataclass(frozen=True, slots=True)
 class StorageRange:
-    """A range of a storage, the numbers that a file of torch.save has under a key: `count` numbers from index
-    `start` on.
-    """
+    """A range of a storage, numbers under a key in a file of torch.save: `count` numbers from `start` on."""
 
     key: str
     dtype: str
@@ -162,9 +160,7 @@ def outside(identity: object) -> StorageRange | Name:
 
 
 def is_tensor(value: object) -> bool:
-    """Returns True if a value of a pickle is a tensor, also of a kind that reading refuses, such as a sparse
-    one.
-    """
+    """Returns True if a value of a pickle is a tensor, also if reading refuses it, such as a sparse one."""
     if isinstance(value, PickledCall):
         return (
             value.name in WRAPPERS
@@ -297,7 +293,7 @@ def arrays(
 
 def tensors_in(root: object) -> Iterator[tuple[str, Tensor | PickledCall]]:
     """Yields (name, tensor) for the tensors in a pickle's value, `root`, and (name, call that rebuilds it)
-    for NumPy arrays of numbers: first those of state dicts, then all others that objects hold, each once.
+    for NumPy arrays of numbers: first the ones in state dicts, then all others that objects hold, each once.
     Raises `FileError` for two of one name.
     """
     if is_array(root):
@@ -333,7 +329,6 @@ def extents(name: str, tensor: Tensor) -> tuple[int, int]:
 
 def native_bytes(data: Array, number_size: int, big_endian: bool) -> Array:
     """Converts `data`, the bytes of numbers in a file, to this machine's byte order in place, and returns it.
-
     number_size: the bytes of a real number. big_endian: True if the numbers in the file are big-endian.
     """
     if big_endian != (sys.byteorder == "big") and number_size > 1:

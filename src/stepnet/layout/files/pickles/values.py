@@ -166,9 +166,7 @@ def check_writable(
     path: str | Path, arrays: Mapping[str, np.ndarray], dtypes: Container[np.dtype], framework: str
 ) -> None:
     """Raises `FileError`, with the path, for arrays that a framework cannot hold: for names that cannot be
-    printed, and for dtypes that it does not have.
-
-    dtypes: those that it has. framework: its name, for the message.
+    printed, and for dtypes outside of `dtypes`. framework: its name, for the message.
     """
     for name, array in arrays.items():
         if not name.isprintable():

@@ -87,9 +87,7 @@ def read(path: str | Path) -> TfliteFile:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph of a TFLite model: its tensors, the buffers of numbers, and the operator that computes each
-    tensor.
-    """
+    """A graph of a TFLite model: its tensors, buffers of numbers, and the operator that makes each tensor."""
 
     tensors: list[Table]
     buffers: list[Table]
@@ -119,9 +117,7 @@ def checked_item(items: Sequence[Item], index: int, what: str, store: Store) -> 
 
 
 def operands(operator: Table, field: int) -> list[int]:
-    """Returns the indices of the tensors that are inputs (field 1) or outputs (field 2) of a TFLite operator;
-    -1 for a missing one.
-    """
+    """Returns the indices of an operator's inputs (field 1) or outputs (2); -1 for a missing one."""
     return operator.vector(field, "<i4")[:OPERANDS].tolist()
 
 
@@ -179,9 +175,7 @@ def weight(graph: Subgraph, index: int) -> Array:
 
 
 def nodes_of(graph: Subgraph, used_names: set[str]) -> list[TfliteNode]:
-    """Reads the recurrent operators of a TFLite graph in order; adds their names, each new, to
-    `used_names`.
-    """
+    """Reads the recurrent operators of a TFLite graph in order; adds their names to `used_names`."""
     nodes: dict[int, TfliteNode] = {}
     for tensor, maker in graph.makers.items():
         if maker.code in KINDS and maker.output == 0:
@@ -258,7 +252,7 @@ def node_of(graph: Subgraph, maker: Maker, name: str) -> TfliteNode:
 
 def options_of(operator: Table, kind: OperatorKind, where: str) -> dict[str, Any]:
     """Returns the options of a TFLite operator by name, with the schema's defaults, and numbers of
-    activations and kernels as their names; raises `FileError` for those of another operator. kind: the kind
+    activations and kernels as their names; raises `FileError` for options of another operator. kind: the kind
     of operator, with the names of its options. where: the operator, for messages.
     """
     table = operator.table(4)

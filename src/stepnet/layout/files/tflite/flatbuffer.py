@@ -53,16 +53,12 @@ class Table:
         return default if offset is None else self.number(kind, offset)
 
     def table(self, field: int) -> "Table | None":
-        """Returns the table to which field number `field` of this FlatBuffers table points; None if the field
-        is missing.
-        """
+        """Returns the table in field number `field` of this FlatBuffers table; None if it is missing."""
         offset = self.offset_of(field)
         return None if offset is None else self.at(offset)
 
     def at(self, offset: int) -> "Table":
-        """Returns the table to which a FlatBuffers offset points. offset: where in the file that offset is
-        stored.
-        """
+        """Returns the table to which a FlatBuffers offset points. offset: its place in the file."""
         return Table(self.data, self.path, offset + self.number("I", offset))
 
     def vector(self, field: int, dtype: Any) -> Array:
@@ -91,9 +87,7 @@ class Table:
         return [Table(self.data, self.path, start + 4 * i + int(offset)) for i, offset in enumerate(offsets)]
 
     def text(self, field: int) -> str:
-        """Returns the text in field number `field` of a FlatBuffers table, up to `LETTERS` bytes; "" if it is
-        missing.
-        """
+        """Returns the text in field `field` of a FlatBuffers table, up to `LETTERS` bytes; "" if missing."""
         return self.vector(field, "u1")[:LETTERS].tobytes().decode(errors="backslashreplace")
 
     def broken(self, offset: int) -> FileError:
@@ -105,9 +99,7 @@ class Table:
 
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
     """Returns the outermost table of a FlatBuffers file; raises `FileError` unless bytes 4 to 8 are
-    `letters`, which name the kind of file, such as "TFL3".
-
-    what: the ending of such files, for the message.
+    `letters`, which name the kind of file, such as "TFL3". what: the ending of such files, for the message.
     """
     if data[4:8] != letters:
         raise FileError(f"{path}: this is not a complete {what} file (it does not say {letters.decode()})")

@@ -84,9 +84,7 @@ def layout_of(node: TfliteNode) -> str:
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
     """Writes a TFLite model that runs the modules (recurrent layers) one after another, in float32, for one
-    sequence of any length.
-
-    rest: arrays of other layers, which it cannot hold: `FileError` if there are any.
+    sequence of any length. rest: arrays of other layers, which it cannot hold: `FileError` if there are any.
     """
     if rest:
         remedy = option("rest", rest="drop")

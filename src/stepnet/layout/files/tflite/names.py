@@ -74,7 +74,6 @@ def operator_name(code: int, custom: str) -> str:
 class OperatorKind:
     """A recurrent operator of TensorFlow Lite.
 
-    name: its name.
     inputs: its inputs in order.
     options_type: the schema's number of its options' type.
     options: its options in order.

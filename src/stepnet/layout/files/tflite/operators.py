@@ -122,9 +122,7 @@ def reduction(how: str) -> Rule:
 
 
 def softmax(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's SOFTMAX over the last axis; raises `ModelError` unless its option beta,
-    a factor, is 1.
-    """
+    """Computes TFLite's SOFTMAX over the last axis; raises `ModelError` unless beta, a factor, is 1."""
     if call.option(0, "f", 0.0) != 1:
         raise ModelError(f"its beta is {call.option(0, 'f', 0.0):g}: only 1 is supported")
     return reductions.softmax(call.x, call.x.axis(-1))
@@ -136,15 +134,15 @@ def log_softmax(call: TfliteCall) -> Placed:
 
 
 def cumulated(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's CUMSUM: the sum of each number and those before it along an axis."""
+    """Computes the result of TFLite's CUMSUM: the cumulative sum along an axis."""
     exclusive, backward = (bool(call.option(field, "?", False)) for field in (0, 1))
     return reductions.cumulate(call.x, call.x.axis(call.numbers(1)[0]), backward, exclusive, call.like)
 
 
 def reversal(call: TfliteCall) -> Placed:
     """Computes the result of TFLite's REVERSE_V2 over the steps of sequences. Nothing is moved: the result is
-    a placeholder that only recurrent operators, and those that move axes, can read. Raises `ModelError` for
-    another axis.
+    a placeholder that only recurrent operators, and operators that move axes, can read. Raises `ModelError`
+    for another axis.
     """
     if [call.x.axes[call.x.axis(axis)] for axis in call.numbers(1)] != [TIME]:
         raise ModelError("it reverses another axis than the steps")
@@ -152,9 +150,7 @@ def reversal(call: TfliteCall) -> Placed:
 
 
 def transpose(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's TRANSPOSE: the axes in another order. The placeholder of a value whose
-    steps are reversed stays one.
-    """
+    """Computes TFLite's TRANSPOSE. The placeholder of a value with reversed steps stays one."""
     x, order = call.x, call.numbers(1)
     if isinstance(x.value, ReversedSteps):
         return reversed_steps(shaping.transpose(x.value.source, order))
@@ -188,9 +184,7 @@ def rowed(spaced: SpacedSteps) -> Placed:
 
 
 def squeeze(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's SQUEEZE: the operand without axes of size one, those in the operator's
-    options or all.
-    """
+    """Computes TFLite's SQUEEZE: without all axes of size one, or those in the operator's options."""
     if isinstance(call.x.value, SpacedSteps):
         return rowed(call.x.value)
     rank = len(call.x.axes)
@@ -304,7 +298,7 @@ def parts(call: TfliteCall) -> list[Placed]:
 
 
 def product_of_sizes(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's REDUCE_PROD of the sizes of a shape, which may be symbolic."""
+    """Computes the result of TFLite's REDUCE_PROD over the sizes of a shape, some possibly symbolic."""
     keep = bool(call.option(0, "?", False))
     total = constant(shaping.sizes_array([product(np.ravel(call.x.array))]))
     return total if keep else shaping.squeeze(total, [0])

@@ -112,7 +112,7 @@ def shape_of(tensors: Subgraph, index: int) -> list[int]:
 
 
 def is_readable(tensors: Subgraph, index: int) -> bool:
-    """Tells whether a model's input is of full precision, and not quantized."""
+    """Tells whether a model's input has full precision, and is not quantized."""
     tensor = checked_item(tensors.tensors, index, "tensor", tensors.store)
     return DTYPES.get(tensor.get(1, "b")) in ("<f4", "<f8", "<i4", "<i8")
 
@@ -149,9 +149,7 @@ class TfliteModel(ArrayModel):
         return {name_of(self.tensors, index): values[index] for index in self.exits}
 
     def value(self, index: int, values: Mapping[int, Placed]) -> Placed | None:
-        """Returns the value of tensor number `index` of a TFLite model, computed or constant; None if it has
-        none.
-        """
+        """Returns the value of TFLite tensor number `index`, computed or constant; None if it has none."""
         if index in values:
             return values[index]
         if index not in self.constants:
@@ -161,8 +159,8 @@ class TfliteModel(ArrayModel):
 
     def results(self, operator: TfliteOperator, values: Mapping[int, Placed], like: Any) -> dict[int, Placed]:
         """Computes the results of an operator by its rule; returns them by the number of the tensor that each
-        is. Errors name the operator's first output and the file. values: those of tensors so far. like: a
-        value per step of the inputs.
+        is. Errors name the operator's first output and the file. values: the values of tensors so far. like:
+        a value per step of the inputs.
         """
         outputs = operands(operator.table, 2)
         where = f"{name_of(self.tensors, next(iter(outputs), -1))} ({operator.name}) of {self.path}"
@@ -184,7 +182,7 @@ class TfliteModel(ArrayModel):
         return dict(zip(outputs, results, strict=False))
 
     def dtype(self, index: int) -> str:
-        """Returns the dtype of tensor number `index`; float32 if it is none that is read."""
+        """Returns the dtype of tensor number `index`; float32 for a tensor that is not read."""
         tensor = checked_item(self.tensors.tensors, index, "tensor", self.tensors.store)
         kind = tensor.get(1, "b")
         return "bool" if kind == BOOL else np.dtype(DTYPES.get(kind, "<f4")).name

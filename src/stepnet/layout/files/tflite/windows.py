@@ -38,8 +38,8 @@ def windows_of(
     """Returns which entries a kernel reads along the rows and the columns of a picture, by the first three
     options of the operator: the padding and both strides.
 
-    sizes: those of the kernel. dilations: the numbers of the options with the dilations of columns and rows;
-    empty if the operator has none.
+    sizes: the sizes of the kernel. dilations: the numbers of the options with the dilations of columns and
+    rows; empty if the operator has none.
     """
     same = "upper" if call.option(0, "b") == 0 else ""
     strides = [call.option(field, "i", 1) for field in (2, 1)]
@@ -90,9 +90,7 @@ def convolution(call: TfliteCall) -> Placed:
 
 
 def depthwise(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's DEPTHWISE_CONV_2D, whose weights are [1, rows, columns, out]: each
-    feature by itself.
-    """
+    """Computes TFLite's DEPTHWISE_CONV_2D, with weights [1, rows, columns, out]: each feature by itself."""
     kernel = call.operand(1).array.transpose(1, 2, 0, 3)
     windows = windows_of(call, kernel.shape[:2], (5, 6))
     return call.activated(convolved(call.x, kernel, bias_of(call), windows, call.x.sizes[-1]), field=4)
@@ -113,16 +111,13 @@ def transposed(call: TfliteCall) -> Placed:
     ends = (max(extra, 0) // 2, max(extra, 0) - max(extra, 0) // 2) if call.option(0, "b") == 0 else (0, 0)
     weight = constant(kernel[:, 0].transpose(2, 0, 1))
     made = convolve_transposed(
-        *(shaping.swapped(shaping.squeeze(x, [1])), weight, bias),
-        *(stride, 1, ends, max(-extra, 0), 1),
+        *(shaping.swapped(shaping.squeeze(x, [1])), weight, bias), *(stride, 1, ends, max(-extra, 0), 1)
     )
     return call.activated(shaping.unsqueeze(shaping.swapped(made), [1]), field=3)
 
 
 def pooling(how: str) -> Rule:
-    """Makes the rule (a function that computes a TFLite operator) of MAX_POOL_2D and AVERAGE_POOL_2D. how:
-    "max" or "mean".
-    """
+    """Makes the rule of TFLite's MAX_POOL_2D and AVERAGE_POOL_2D. how: "max" or "mean"."""
 
     def rule(call: TfliteCall) -> Placed:
         """Pools windows of rows and columns of a picture."""
@@ -161,8 +156,8 @@ class SpacedSteps(Unusable):
     """Placeholder for steps in blocks, as a convolution with a dilation is written: step 0, 2, 4 ... as a
     sequence, and step 1, 3, 5 ... as another one.
 
-    source: the value in the order of the steps. every: the number of blocks. added: the zeros that were added
-    behind, so that blocks have equal lengths, and that are taken away in the end.
+    source: the value in the order of the steps. every: the number of blocks. added: the number of zeros added
+    at the end so that blocks have equal lengths; they are removed from the result.
     """
 
     source: Placed

@@ -113,9 +113,7 @@ class ModelBuilder:
         return outputs[0]
 
     def reversed_steps(self, x: int, name: str, shape: tuple[int, ...]) -> int:
-        """Adds a TFLite operator that reverses tensor `x` in time; returns the index of its output. name,
-        shape: those of the output.
-        """
+        """Adds an operator that reverses tensor `x` in time; returns its output's index."""
         axis = self.tensor(f"{name}/axis", (1,), np.array([1], "<i4"))
         return self.operator(REVERSE, [x, axis], [self.tensor(name, shape)], OPTIONS_TYPES[REVERSE], {})
 
@@ -156,11 +154,7 @@ class ModelBuilder:
         output tensor; its input is tensor 0.
         """
         codes: list[Fields] = [
-            {
-                0: Number("b", code),
-                2: Number("i", VERSIONS.get(code, 1)),
-                3: Number("i", code),
-            }
+            {0: Number("b", code), 2: Number("i", VERSIONS.get(code, 1)), 3: Number("i", code)}
             for code in self.codes
         ]
         graph: Fields = {
@@ -174,7 +168,8 @@ class ModelBuilder:
 
 
 def state_size(node: TfliteNode, name: str) -> int:
-    """Returns the number of features of a state of a TFLite operator: that of cells or of projected outputs.
+    """Returns the number of features of a state of a TFLite operator: the number of cells, or of projected
+    outputs.
     name: the name of the state, such as "fw_output_state".
     """
     way = name[:3] if name[:3] in ("fw_", "bw_") else ""
@@ -198,9 +193,9 @@ def inputs_of(node: TfliteNode) -> int:
 
 
 def checked(node: TfliteNode) -> TfliteNode:
-    """Returns a TFLite operator with all its options, for writing. Those that are left out get the schema's
-    defaults, but TANH for the activation; those in `ALWAYS` get the value there in any case. Raises
-    `InputError` if it does not run over sequences, is not float32, or does not fit together.
+    """Returns a TFLite operator with all its options, for writing. Missing options get the schema's defaults,
+    but TANH for the activation; options in `ALWAYS` always get the value there. Raises `InputError` if it
+    does not run over sequences, is not float32, or does not fit together.
     """
     kind = WRITTEN.get(node.op)
     wrong = [name for name, array in node.arrays.items() if array.dtype != np.float32]
@@ -235,8 +230,8 @@ def feature_counts(nodes: Sequence[TfliteNode]) -> list[int]:
     """Returns the number of input features of the first of some TFLite operators that run one after another,
     then the number of output features of each.
 
-    Raises `InputError` if an operator does not take the outputs of the one before it, and for no operators,
-    an empty name, or two equal names.
+    Raises `InputError` if an operator does not take the outputs of the one before it, for an empty list, an
+    empty name, or two equal names.
     """
     names = [node.name for node in nodes]
     if not nodes or len(set(names)) < len(names) or "" in names:

@@ -58,7 +58,7 @@ def of_strided_slice(call: TfliteCall, axes: Axes) -> list[float]:
 
 
 def of_pad(call: TfliteCall, axes: Axes) -> list[float]:
-    """Returns the numbers of entries that a PAD puts around steps, and what they are."""
+    """Returns the numbers of entries that a PAD puts around steps, and their value."""
     pads = [(axis, *both) for axis, both in enumerate(call.operand(1).array.tolist())]
     numbers = [call.operand(2).array.item()] if len(call.operands) > 2 else []
     return [*of_ends(call.x, pads), *written(numbers)]
@@ -87,8 +87,6 @@ NUMBERS = NumberRules[TfliteCall](
 
 
 def numbers_of(operator: str, call: TfliteCall, results: Sequence[Placed]) -> list[float]:
-    """Returns the numbers of an operator that may have been computed from the number of steps. results: those
-    of the operator.
-    """
+    """Returns the numbers of an operator that may have been computed from the number of steps."""
     operands = [operand for operand in call.operands if operand is not None]
     return NUMBERS.numbers(operator, call, operands, {}, results)

@@ -136,9 +136,7 @@ def across_key(a: Any) -> Any:
 
 
 def by_decay(a: Any, products: Any) -> Any:
-    """Sums products [rows, heads, key], terms of the gradient of the decay a, over the keys if a has one
-    number per head; else returns them.
-    """
+    """Sums products [rows, heads, key] over keys if the decay a has one number per head."""
     return products if len(a.shape) == 3 else products.sum(-1)
 
 
@@ -240,11 +238,11 @@ class Decayed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         """Computes, for PyTorch's autograd, the gradients of the recurrence h' = exp(g) h + outer product of
-        u and B, y = h C: those of g, u, B, C and the first h, from those (`cotangents`) of y and the last h.
+        u and B, y = h C: the gradients of g, u, B, C and the first h, from `cotangents` of y and the last h.
         ctx: has the values that the forward pass saved.
 
-        The two recurrences whose terms are summed to that of g run in float64, as these terms cancel; if g
-        needs no gradient, in the dtype of the others.
+        The two recurrences whose terms add up to the gradient of g run in float64, as these terms cancel; if
+        g needs no gradient, in the dtype of the others.
         """
         dy, dlast = cotangents
         g, u, B, C, first = ctx.saved_tensors
@@ -283,8 +281,8 @@ class Corrected(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        """Computes, for PyTorch's autograd, the gradients of the gated delta rule: those of q, k, v, g, beta
-        and the first state, from those (`cotangents`) of the outputs and the last state. ctx: has the values
+        """Computes, for PyTorch's autograd, the gradients of the gated delta rule: the gradients of q, k, v,
+        g, beta and the first state, from `cotangents` of the outputs and the last state. ctx: has the values
         that the forward pass saved.
         """
         do, dlast, _ = cotangents

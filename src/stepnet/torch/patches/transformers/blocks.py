@@ -43,8 +43,8 @@ class ResidualBlock:
         """Computes a step of a residual block, x + layer(norm(x)): the output [rows, features] and the
         layer's next memory.
 
-        x: a dict of the input x [rows, features]. memory: that of the layer. params: those of the layer, and
-        `scale`, by which normalised inputs are multiplied.
+        x: a dict of the input x [rows, features]. memory: the memory of the layer. params: the parameters of
+        the layer, and `scale`, by which normalised inputs are multiplied.
         """
         u = root_mean_square_normed(x["x"], self.eps) * params["scale"]
         y, memory = self.layer({"x": u}, memory, params)
@@ -83,7 +83,7 @@ def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
 def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
     """Computes a causal convolution over time, and the activation silu, for one step.
 
-    The arguments and results are those of `windowed`.
+    It has the arguments and results of `windowed`.
     """
     u, window = windowed(u, window, params)
     return silu(u), window

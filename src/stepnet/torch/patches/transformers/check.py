@@ -151,8 +151,8 @@ def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
 def tensors(patch: FunctionPatch) -> dict[str, Any]:
     """Makes the arguments for a comparison of functions: equal random tensors each time, and the options.
 
-    patch: the table entry, which has a letter for each axis of each tensor. The numbers along an axis with a
-        capital letter are equal, those of the tensors in `NEGATIVE` are negative, and `reset` is bool.
+    patch: the table entry, which has a letter for each axis of each tensor. Numbers along an axis with a
+    capital letter are equal, tensors in `NEGATIVE` are negative, and `reset` is bool.
     """
     random = torch.Generator().manual_seed(0)
     arguments = dict(patch.options)

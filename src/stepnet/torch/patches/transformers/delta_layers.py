@@ -111,16 +111,12 @@ def projected(x: Any, params: Any, name: str) -> Any:
 
 
 def bounded(groups: int, eps: float, gate: str, low: float | None) -> Step:
-    """Makes the step of a layer whose decays have a lower bound, or None. The arguments are options of
-    `DeltaLayer`.
-    """
+    """Makes a layer's step with a lower bound of its decays, or None. Arguments: options of `DeltaLayer`."""
     return DeltaLayer(groups, eps, gate, low=low)
 
 
 def perhaps_bounded(groups: int, eps: float, gate: str, is_bounded: bool, low: float) -> Step:
-    """Makes the step of a layer whose decays have a lower bound if `is_bounded`. The others are options of
-    `DeltaLayer`.
-    """
+    """Makes a layer's step, with a lower bound of decays if `is_bounded`. Others: as of `DeltaLayer`."""
     return DeltaLayer(groups, eps, gate, low=low if is_bounded else None)
 
 

@@ -1,6 +1,6 @@
 """The gated delta rule and Kimi's, which has a decay for each feature of keys: functions.
 
-The arguments of functions are those of transformers, by name and meaning.
+Functions take the arguments of transformers' own, by name and meaning.
 """
 
 from typing import Any

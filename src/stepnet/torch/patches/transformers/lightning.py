@@ -50,11 +50,7 @@ class LightningLayer:
 
 
 def lightning_attention(
-    self: Any,
-    hidden_states: Any,
-    position_embeddings: Any,
-    attention_mask: Any,
-    past_key_values: Any = None,
+    self: Any, hidden_states: Any, position_embeddings: Any, attention_mask: Any, past_key_values: Any = None
 ) -> tuple[Any, Any]:
     """Computes a layer of lightning attention in place of `MiniMaxLightningAttention.forward`.
 

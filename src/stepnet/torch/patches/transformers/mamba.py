@@ -1,6 +1,5 @@
-"""State spaces: the functions of Mamba and Mamba-2.
-
-The arguments of functions are those of transformers, by name and meaning.
+"""State spaces: the functions of Mamba and Mamba-2. Functions take the arguments of transformers' own, by
+name and meaning.
 """
 
 from typing import Any
@@ -241,7 +240,7 @@ def is_per_head(
 ) -> bool:
     """Tells whether stepnet can run a step of Mamba-2: dt, A, D and dt_bias have one number per head.
 
-    The arguments are those of `selective_state_update`. Such numbers are expanded to all features of a head,
+    It takes the arguments of `selective_state_update`. Such numbers are expanded to all features of a head,
     so that the stride of these axes is 0; kernels take one for each feature.
     """
     along = ((dt, 2), (A, 1), (A, 2), (D, 1), (dt_bias, 1))

@@ -87,7 +87,7 @@ class MambaLayer:
         return mamba(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
 
     def by_heads(self, u: Any, h: Any, params: Any) -> tuple[Any, Any]:
-        """Computes `scanned` for each of Zamba's heads. The arguments and results are those of `scanned`."""
+        """Computes `scanned` for each of Zamba's heads, with the arguments and results of `scanned`."""
         heads, channels = params["D"].shape
         own = "x_proj", "dt_proj", "dt_bias", "A_log", "D"
         results = [

@@ -40,7 +40,8 @@ class ClassPatch:
 
     Attributes:
         run: The table entries of these functions, by name.
-        left: The reasons why others are not replaced, by name; the name of the class stands for all of them.
+        left: The reasons why other functions are not replaced, by name; under the name of the class a reason
+            for all.
         tokens: Whether a single token with a cache runs as one step of the whole layer.
     """
 
@@ -115,16 +116,14 @@ def class_patch(kind: Any) -> ClassPatch:
 
 
 def is_replaced(base: Any) -> bool:
-    """Tells whether a class defines a `forward` that stepnet replaces, or that calls functions which it
-    replaces.
-    """
+    """Tells whether a class has a `forward` that stepnet replaces, or that calls replaced functions."""
     forward = base.__dict__.get("forward")
     return forward is not None and (f"{base.__name__}.forward" in METHODS or bool(reads(forward)))
 
 
 def reads(function: Any) -> set[str]:
-    """Returns the names of functions, among those of transformers that stepnet replaces or knows, that a
-    method reads as globals, to find what stepnet can replace in a class.
+    """Returns the names of the functions of transformers that a method reads as globals and stepnet replaces
+    or knows, to find what stepnet can replace in a class.
     """
     inner = innermost(function)
     if not str(getattr(inner, "__module__", "")).startswith(FILES) or not hasattr(inner, "__code__"):
@@ -158,9 +157,7 @@ def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
 
 
 def is_known(kind: Any) -> bool:
-    """Tells whether stepnet knows a class of layers as one that runs over steps: it replaces the class, did
-    so before, or says why not.
-    """
+    """Tells whether stepnet knows a class of layers: replaces it, did so, or says why not."""
     if hasattr(kind, "stepnets") or issubclass(kind, torch.nn.RNNBase | torch.nn.RNNCellBase):
         return True
     known = class_patch(kind)
@@ -188,11 +185,11 @@ def refusal(parameters: list[Any]) -> str | None:
 @functools.cache
 def accelerated(kind: Any, is_half: bool = False) -> Any:
     """Derives a class from a class of layers of transformers; cached. Its forward and methods call stepnet's
-    functions in place of those of transformers. A call with a single token runs as one step of the whole
-    layer if the table `LAYERS` lists the class.
+    functions in place of transformers' own. A call with a single token runs as one step of the whole layer if
+    the table `LAYERS` lists the class.
 
-    kind: the class of transformers, such as `MambaMixer`. is_half: whether the report is that of a 16-bit
-        layer, whose single tokens run in transformers' functions until it is converted to float32.
+    kind: the class of transformers, such as `MambaMixer`. is_half: whether the report describes a 16-bit
+    layer, whose single tokens run in transformers' functions until it is converted to float32.
     """
     known = class_patch(kind)
     own = innermost(kind.forward).__globals__
@@ -265,8 +262,8 @@ def in_place(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def called(*args: Any, **kwargs: Any) -> Any:
-        """Calls stepnet's function in place of that of transformers, with the arguments that it takes, or
-        transformers' own where stepnet's cannot run or takes more time.
+        """Calls stepnet's function in place of transformers' own, with the arguments that it takes; calls
+        transformers' own where stepnet's cannot run or is slower.
         """
         if is_half_token(row, args, kwargs) or is_elsewhere(args, kwargs):
             return theirs(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Copies methods so that they read other globals: one module runs stepnet's functions, and no other does.
 
-    def forward(self, ...):                      the same code, whose globals are those of its file,
-        y = mamba_selective_scan(...)     ->     but for mamba_selective_scan
+    def forward(self, ...):                      the same code, with the globals of its file,
+        y = mamba_selective_scan(...)     ->     except mamba_selective_scan
 
 The file of transformers stays as it is. Decorators around a method are copied as well, around the copy.
 """

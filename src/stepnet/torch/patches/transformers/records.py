@@ -36,7 +36,7 @@ class FunctionPatch:
     Attributes:
         ours: The function of stepnet that replaces it, with the same arguments.
         sizes: The tensors with which `check` calls both, each as name:axes, with a letter for each axis. All
-            numbers along an axis with a capital letter are equal, and the axis t is that of steps.
+            numbers along an axis with a capital letter are equal, and the axis t has the steps.
         options: The other arguments of that call.
         runs: Tells from the arguments of a call whether stepnet runs it; None if it runs all calls. Other
             calls go to the function of transformers.
@@ -77,9 +77,7 @@ class CachedStates:
         return [getattr(cache, f"get_{kind}_state")(number, state_idx=0) for kind in self.kinds]
 
     def cache(self, file: Any, config: Any) -> Any:
-        """Makes an empty cache for a model with a configuration. file: the file of transformers that has the
-        layer.
-        """
+        """Makes an empty cache for a model with a configuration. file: transformers' file with the layer."""
         return file.DynamicCache(config=config)
 
 
@@ -173,18 +171,18 @@ class TokenLayer:
 
     def options_of(self, module: Any) -> tuple[Any, ...]:
         """Returns the options of a layer's step, such as the eps of its norm, from the layer's attributes;
-        None for those of a part that has no such attribute.
+        None for an option whose attribute is missing.
         """
         return tuple(getattr(part_of(module, part), name, None) for part, name in self.options)
 
     def parameters(self, module: Any) -> dict[str, Any]:
-        """Returns the step's parameters by name, as tensors of a layer; those that it lacks are left out."""
+        """Returns the step's parameters by name, as tensors of a layer; leaves out missing ones."""
         named = {key: holder_of(module, part, name).get(name) for key, (part, name) in self.names.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def has_dtypes(self, module: Any, x: Any, states: Sequence[Any]) -> bool:
         """Tells whether the step takes the dtypes of a token x, of a layer (`module`) and of its states: all
-        float32 or all float64, or those of a layer of 16 bits, some of whose numbers may be float32.
+        float32, all float64, or 16 bits with some numbers in float32.
         """
         named = self.parameters(module)
         own = named["in_proj"].dtype

@@ -58,9 +58,9 @@ class ScanKey:
 
     inputs: (name, shape, dtype) of each input, in order.
     memories: the shape of each memory.
-    params: (name, shape, dtype) of each parameter, in order. Those of 16 bits are stored so, and computed in
+    params: (name, shape, dtype) of each parameter, in order. 16-bit parameters are stored so, and computed in
         float32.
-    dtype: of memories.
+    dtype: the dtype of the memories.
     reverse: whether the recurrence runs from the last step to the first.
     weights: "bfloat16" or "int8", to which products round the parameters, as a `stepnet.torch.Linear` does;
         None for parameters as they are.
@@ -137,8 +137,8 @@ def scan_in(
 ) -> list[Any]:
     """Runs a step over tensors [batch, time, ...]; returns its outputs, then its last memories.
 
-    dtype: that of memories and parameters; inputs keep their own. x: the inputs by name.
-    memories: the initial ones [batch, ...]; None for zeros. shapes: the shape of one row of each.
+    dtype: the dtype of memories and parameters; inputs keep their own. x: the inputs by name.
+    memories: the initial memories [batch, ...]; None for zeros. shapes: the shape of one row of each.
     params: the parameters by name. reverse: whether it runs from the last step to the first.
     """
     rows, time = next(iter(x.values())).shape[:2]
@@ -209,9 +209,7 @@ def cast_memory(memory: Any, dtype: Any) -> Any:
 
 
 def positions_of(rows: int, time: int) -> Positions:
-    """Returns the positions of `rows` sequences of `time` steps, or of fewer if the context variable
-    `LENGTHS` has their lengths.
-    """
+    """Returns the positions of `rows` sequences of `time` steps, or of the lengths in `LENGTHS`."""
     positions, lengths = dense_positions(rows, time, False), LENGTHS.get()
     if lengths is None or len(lengths) != rows:
         return positions

@@ -1,8 +1,8 @@
 """Finds layers that run over steps without a function of the tables, so that reports name them.
 
-update_recurrent_state      what a layer calls of a cache of transformers (`table.STATES`)
-fused_recurrent_rwkv7       functions that layers from elsewhere call, by parts of their names
-config.layer_types[3]       what the configuration of a model says of a layer
+update_recurrent_state      method of a cache of transformers that a layer calls (`table.STATES`)
+fused_recurrent_rwkv7       functions that layers of other packages call, by parts of their names
+config.layer_types[3]       the kind of a layer in the configuration of a model
 """
 
 import functools
@@ -44,9 +44,7 @@ def without_functions(kind: Any) -> str | None:
 
 
 def names_in_code(member: Any) -> tuple[str, ...]:
-    """Returns the names that a method's code uses, to find out which methods it calls; empty for other
-    members.
-    """
+    """Returns the names that a method's code uses, to find the methods it calls; empty for other members."""
     code = getattr(innermost(member), "__code__", None)
     return () if code is None else code.co_names
 

@@ -183,7 +183,7 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
     states = layer.states.of(cache, index)
     if any(state is None for state in states):
         return None
-    if has_global_hooks():
+    if torch.nn.modules.module._has_any_global_hook():
         return None
     # The step is removed while in use, as several threads may generate.
     token: Token | None = module.__dict__.pop(TOKEN, None)
@@ -197,11 +197,6 @@ def token_of(name: str, module: Any, x: Any, cache: Any) -> Any:
     output = token(x, states)
     module.__dict__[TOKEN] = token
     return (output, states[0].clone()) if layer.returns_state else output
-
-
-def has_global_hooks() -> bool:
-    """Tells whether PyTorch has hooks for all modules, which a layer that runs as one step would skip."""
-    return bool(torch.nn.modules.module._has_any_global_hook())
 
 
 def is_all(mask: Any) -> bool:
@@ -219,9 +214,7 @@ def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> 
 
 
 def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a layer's forward so that a single token with a cache runs as one step. name: the layer's key in
-    `LAYERS`.
-    """
+    """Wraps a layer's forward: a single token with a cache runs as one step. name: its key in `LAYERS`."""
     _, _, *names = inspect.signature(forward).parameters
     cached = next(name for name in names if name in CACHES)
 

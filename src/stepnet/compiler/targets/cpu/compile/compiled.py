@@ -68,9 +68,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Generated:
-    """Object code of a plan (which operation runs when), and its layout, as data that can be stored and read
-    by other processes.
-    """
+    """Object code of a plan, and its layout, as data that can be stored and read by other processes."""
 
     code: ObjectCode
     layout: Layout

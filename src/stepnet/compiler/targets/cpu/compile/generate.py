@@ -18,9 +18,7 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 
 
 def llvm_module(program: Lowered, processor: Processor) -> ir.Module:
-    """Generates the LLVM module of a plan (the operations of a part in their order), lowered to loops over
-    memory, for a processor.
-    """
+    """Generates the LLVM module of a plan, lowered to loops over memory, for a processor."""
     module = ir.Module("stepnet")
     module.triple = ""
     write_functions(module, program, processor)
@@ -115,14 +113,7 @@ def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, pr
     copy(work.inputs, out=False)
     one, zero = code.number(1), code.number(0)
     stage = StageCode(
-        code,
-        work.net,
-        rows,
-        pointer("constants"),
-        pointer("status"),
-        zero,
-        one,
-        program.program.width,
+        code, work.net, rows, pointer("constants"), pointer("status"), zero, one, program.program.width
     )
     for loops in work.loops:
         for loop in loops:

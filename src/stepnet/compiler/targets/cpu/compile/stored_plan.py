@@ -81,9 +81,7 @@ class Writing:
     """
 
     def __init__(self, plans: Sequence[Plan], processor: Processor) -> None:
-        """Takes the plans to compile (each the operations of a part in their order). Their layouts (the
-        arguments and memory that calls need) and their loops are filled in by the method `kernels`.
-        """
+        """Takes the plans to compile. Their layouts and their loops are filled in by the method `kernels`."""
         self.plans, self.processor = plans, processor
         self.layouts = list[Layout]()
         self.programs = list[Any]()
@@ -112,9 +110,7 @@ class Writing:
             yield "products.pack", self.processor, *options
 
     def modules(self) -> Iterator[Any]:
-        """Yields the LLVM modules of the plans (each the operations of a part of a net), in order, from
-        `programs`, which `kernels` fills.
-        """
+        """Yields the LLVM modules of the plans, in order, from `programs`, which `kernels` fills."""
         generate = lazy_import("compile.generate")
         for program in self.programs:
             yield generate.llvm_module(program, self.processor)

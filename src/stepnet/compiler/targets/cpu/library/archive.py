@@ -63,7 +63,7 @@ def with_index(
     names: the table of long names, as it stands after the indices. members: with their headers.
     """
     sizes = [len(make(symbols, [0] * len(members))) for _, make in indices]
-    start = len(MAGIC) + sum(60 + round_to_even(size) for size in sizes) + len(names)
+    start = len(MAGIC) + sum(60 + size + size % 2 for size in sizes) + len(names)
     begins = list(accumulate(map(len, members), initial=start))[:-1]
     ahead = [member_header(name, size) for (name, _), size in zip(indices, sizes, strict=True)]
     tables = [pad(make(symbols, begins)) for _, make in indices]
@@ -113,11 +113,6 @@ def named_member(name: str, data: bytes) -> bytes:
 def texts(symbols: Symbols) -> bytes:
     """Writes the texts of symbols, each of which ends with a zero byte."""
     return b"".join(symbol.encode() + b"\0" for _, symbol in symbols)
-
-
-def round_to_even(size: int) -> int:
-    """Rounds a byte count up to an even number, because archive members begin at even offsets."""
-    return size + size % 2
 
 
 def pad(data: bytes) -> bytes:

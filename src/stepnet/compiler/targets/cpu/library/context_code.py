@@ -120,9 +120,7 @@ class ContextCode:
         code.ret(code.text(ERRORS["PROCESSOR"]))
 
     def write_free(self) -> None:
-        """Generates the C function name_free(context), which frees a context (the memory of calls). NULL is
-        allowed.
-        """
+        """Generates the C function name_free(context), which frees a context. NULL is allowed."""
         _, code = function(
             self.module, self.platform.base, f"{self.name}_free", ir.VoidType(), [POINTER], public=True
         )
@@ -241,9 +239,7 @@ class ContextCode:
         return buffer
 
     def fail_and_free(self, code: LibraryCode, condition: ir.Value, buffer: ir.Value, name: str) -> None:
-        """Writes code that, if a condition holds, frees a buffer and returns the error code called `name`,
-        one of `ERRORS`.
-        """
+        """Writes code that frees a buffer and returns the error `name` of `ERRORS` if a condition holds."""
         with code.when(condition):
             code.system("free", ir.VoidType(), buffer)
         code.fail_when(condition, name)

@@ -47,7 +47,7 @@ class RunCode:
         """
         self.name, self.model, self.recipe = name, model, recipe
         self.lay = write_lay(module, processor, f"{name}_lay")
-        extents = (type_.extent for node in model.net.nodes for type_ in node.types)
+        extents = (type_.extent for type_ in model.net.types)
         self.derived = {
             extent: write_count(module, processor, f"{name}{OWN}length_{number}", extent[-1])
             for number, extent in enumerate(dict.fromkeys(filter(is_derived, extents)))

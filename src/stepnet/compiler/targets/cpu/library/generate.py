@@ -13,7 +13,7 @@ from stepnet.compiler.targets.cpu.library.objects import OWN, object_of
 from stepnet.compiler.targets.cpu.library.platforms import MACHINES, Platform, platform_named
 from stepnet.compiler.targets.cpu.library.processor_code import INSTRUCTIONS
 from stepnet.compiler.targets.cpu.library.recipe import recipe_of
-from stepnet.compiler.targets.cpu.library.shared import shared_library
+from stepnet.compiler.targets.cpu.library.shared import Shared
 from stepnet.compiler.targets.cpu.machine.elf import ObjectFile
 from stepnet.compiler.targets.library import ArrayText, BuiltLibrary, CallSpecification, Description
 from stepnet.compiler.values.version import __version__
@@ -61,16 +61,21 @@ def built_library(model: CallSpecification, name: str, target: str, beside: bool
     )
     library = object_of(str(own), platform, platform.base, public)
     objects = {f"{name}.o": library, f"{name}.plans.o": code, f"{name}.data.o": data}
-    shared = shared_library(MACHINES[platform.machine], list(objects.values()), public, f"lib{name}.so")
-    symbols = {file: defined_symbols(each) for file, each in objects.items()}
+    shared = Shared(
+        MACHINES[platform.machine],
+        [ObjectFile.of(data) for data in objects.values()],
+        public,
+        f"lib{name}.so",
+    ).data()
+    symbols = {
+        file: [
+            symbol.name for symbol in ObjectFile.of(each).symbols if symbol.is_global and symbol.is_defined
+        ]
+        for file, each in objects.items()
+    }
     return BuiltLibrary(
         about, archive(objects, symbols), shared, weights_file(weights, identity) if beside else b""
     )
-
-
-def defined_symbols(data: bytes) -> list[str]:
-    """Lists the global symbols that an object file defines. data: its bytes."""
-    return [each.name for each in ObjectFile.of(data).symbols if each.is_global and each.is_defined]
 
 
 def description(

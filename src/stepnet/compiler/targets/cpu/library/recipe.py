@@ -103,9 +103,7 @@ class Recipe:
         return len(self.weights), kernels, sorted(self.constants.items())
 
     def add(self, data: bytes) -> int:
-        """Appends bytes to the weights of a C library that is being built, aligned to a cache line; returns
-        their offset for code to read.
-        """
+        """Appends bytes to the library's weights, aligned to a cache line; returns their offset."""
         self.weights += bytes(-len(self.weights) % LINE)
         index = len(self.weights)
         self.weights += data
@@ -155,9 +153,7 @@ def recipe_of(model: CallSpecification, platform: Platform, module: ir.Module, n
 
 
 def part_refusal(what: str, reason: str) -> RefusedError:
-    """Makes the error for a part of a schedule that cannot be compiled. what: such as "part 2 (loop)".
-    reason: why not, in words.
-    """
+    """Makes the error for a part that cannot be compiled. what: such as "part 2 (loop)"."""
     return RefusedError(f"the model cannot be built: {what}: {reason}. {INSTEAD}")
 
 

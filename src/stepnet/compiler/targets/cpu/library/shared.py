@@ -318,10 +318,3 @@ class Shared:
         data[: HEADER.size] = head
         data[HEADER.size : HEADER.size + PROGRAM.size * len(programs)] = b"".join(programs)
         return bytes(data) + b"".join(rows)
-
-
-def shared_library(machine: int, objects: Sequence[bytes], public: Collection[str], name: str) -> bytes:
-    """Links object files to a shared library that exports the symbols `public`; returns its bytes. machine:
-    the number of the processor in ELF files. name: its name for the loader (SONAME).
-    """
-    return Shared(machine, [ObjectFile.of(data) for data in objects], public, name).data()

@@ -77,9 +77,7 @@ def depths(work: FiberWork, level: int) -> list[int]:
 
 
 def depth_of(work: FiberWork, number: int) -> int:
-    """Returns the length of the fibers (elements summed to one result, a unit) that a node computes or
-    reduces.
-    """
+    """Returns the length of the fibers (elements summed to one result) that a node computes or reduces."""
     if number in work.fibers.indices:
         return len(work.fibers.indices[number])
     return len(summed_indices(work.net, number))
@@ -267,9 +265,7 @@ def along(
 
 def is_padded_run(indices: Array) -> bool:
     """Tells whether the units (results of sums) of a group read contiguous elements at every depth. The last
-    unit may be repeated, as padding.
-
-    indices: the index of the element that is read, [depth, unit].
+    unit may be repeated, as padding. indices: the index of the element that is read, [depth, unit].
     """
     steps = np.diff(indices, axis=1)
     count = 1 + int(np.argmin(np.append(steps[0] == 1, False)))

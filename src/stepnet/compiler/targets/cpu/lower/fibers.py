@@ -222,9 +222,7 @@ class FiberWork:
         last = self.level[following]
 
         def reads_early(user: int, operand: int) -> bool:
-            """Tells whether a node reads the memory's old value, by `operand`, before the next value is
-            stored in its place.
-            """
+            """Tells whether a node reads the memory, by `operand`, before its next value is stored."""
             if self.net.nodes[user].is_view:
                 return all(reads_early(reader, user) for reader in self.users[user])
             is_late = user in self.level and max(self.levels_of(user)) > last
@@ -237,9 +235,7 @@ class FiberWork:
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """Lists the elementwise nodes to compute on a level (position in the order of work), operands before
-        the nodes that read them.
-        """
+        """Lists the elementwise nodes to compute on a level, operands before the nodes that read them."""
         nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
         return sorted(nodes | self.again.get(level, set()))
 

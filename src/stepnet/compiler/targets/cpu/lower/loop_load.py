@@ -70,9 +70,7 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
 
 
 def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
-    """Yields, of the phases of a stage (the work before, in or after the loop over steps), the loops over
-    rows (sequences), without those over the words (inner steps) of a row.
-    """
+    """Yields, of the phases of a stage, the loops over rows, without those over the words of a row."""
     for phase in phases:
         if isinstance(phase, LaneLoop):
             yield from (loop for along, loop in phase.work if not along)
@@ -96,9 +94,7 @@ def flops(net: Net, loop: Loop) -> int:
 
 
 def fiber_flops(net: Net, loop: FiberLoop) -> int:
-    """Counts the elementwise operations per row of a loop over fibers (elements summed to one result, a
-    unit), to estimate its time.
-    """
+    """Counts the elementwise operations per row of a loop over fibers, to estimate its time."""
     units = [
         number
         for work in (*(fiber_pass.units for fiber_pass in loop.passes), loop.units)

@@ -297,7 +297,6 @@ class FiberLoop:
     """Work on fibers (elements summed for one unit). Each group of `width` units runs all passes, then
     elementwise work and stores of units.
 
-    passes: the passes.
     tile: the part of the depth that stays in the L1 cache; 0 if the depth is not tiled.
     partial: the fields of partial sums between tiles; empty if the depth is not tiled.
     """

@@ -52,9 +52,7 @@ def loops_by_phase(stage: StageLowering) -> list[Phase]:
 
 
 def loops(stage: StageLowering) -> list[list[Loop]]:
-    """Lowers each phase of a stage (the work before, in or after the loop over steps) that has no inner
-    sequences to loops over rows; returns them by phase.
-    """
+    """Lowers each phase of a stage that has no inner sequences to loops over rows; returns them by phase."""
     all_phases = loops_by_phase(stage)
     of_rows = [phase for phase in all_phases if not isinstance(phase, LaneLoop | InnerLoop)]
     assert len(of_rows) == len(all_phases)
@@ -148,9 +146,7 @@ def fused_nodes(stage: StageLowering, number: int) -> tuple[tuple[int, tuple[Ope
 
 
 def fold(stage: StageLowering, number: int) -> FoldLoop:
-    """Lowers a reduction (node `number`) of all features of a word (step of an inner sequence) to a loop,
-    with the nodes fused into it.
-    """
+    """Lowers a reduction, node `number`, of all features of a word to a loop, with nodes fused into it."""
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
     nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], read, number)
@@ -158,9 +154,7 @@ def fold(stage: StageLowering, number: int) -> FoldLoop:
 
 
 def inner_reduction(stage: StageLowering, number: int) -> InnerReduceLoop:
-    """Lowers a reduction (node `number`) over each row's words (steps of its inner sequence) to a loop, with
-    the nodes fused into it.
-    """
+    """Lowers a reduction (node `number`) over each row's words to a loop, with the nodes fused into it."""
     node = stage.net.nodes[number]
     nodes, source = fused_nodes(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
@@ -252,8 +246,7 @@ def inner_field(stage: StageLowering, number: int, axis: str) -> Field:
 
 
 def current_inner_field(field: Field, axis: str) -> Field:
-    """Makes the field by which an inner recurrence reads the current word (inner step) of each row.
-
-    field, axis: the field of all words of a row, and the axis of the words.
+    """Makes the field by which an inner recurrence reads the current word (inner step) of each row. field,
+    axis: the field of all words of a row, and the axis of the words.
     """
     return field if field.is_outside else replace(field, record=f"at {axis}")

@@ -55,9 +55,7 @@ def vector_width(plan: Plan, processor: Processor) -> int:
 
 
 def lowered(plan: Plan, processor: Processor) -> Lowered:
-    """Lowers a plan (which operation runs when) to loops over values in memory, from which machine code for a
-    processor is generated.
-    """
+    """Lowers a plan to loops over values in memory, from which machine code for a processor is generated."""
     return Lowering(plan, processor, vector_width(plan, processor)).run()
 
 
@@ -220,11 +218,8 @@ class Lowering:
         return picked and self.net.type_of(number).extent == STEPS
 
     def assign_axes(self) -> None:
-        """Assigns an array of the call to every axis of inner sequences in a step: the offsets at which each
-        row's inner sequence begins.
-        """
-        extents = (type_.extent for node in self.body.nodes for type_ in node.types)
-        for axis in dict.fromkeys(extent[-1] for extent in extents if len(extent) > 1):
+        """Assigns an array of the call, offsets, to every axis of inner sequences in a step."""
+        for axis in dict.fromkeys(type_.extent[-1] for type_ in self.body.types if len(type_.extent) > 1):
             self.assign_axis(axis)
 
     def assign_axis(self, axis: str) -> None:
@@ -294,7 +289,7 @@ class Lowering:
         """Returns the source from which a memory (recurrent state) gets its initial value: zeros, an array of
         the call, or a value computed per sequence. number: the node of the initial value.
         """
-        if is_zeros(self.net, number):
+        if self.net.is_zeros(number):
             type_ = self.net.type_of(number)
             return RowSource(-1, None, type_.size * type_.itemsize)
         return self.sequence_source(number)
@@ -305,7 +300,7 @@ class Lowering:
         """
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.operands.others, *self.read_in_the_end()}
-        read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
+        read |= {number for number in self.operands.memories if not self.net.is_zeros(number)}
         computed = [
             n
             for n in sorted(read)
@@ -326,9 +321,7 @@ class Lowering:
         return RowWork(self.net, inputs, work)
 
     def read_in_the_end(self) -> set[int]:
-        """Returns the nodes whose values the work that is done once per sequence after its last step reads
-        but does not compute.
-        """
+        """Returns the nodes that the work after a sequence's last step reads but does not compute."""
         computed = [number for phase in self.plan.ended for number in phase]
         read = [operand for number in computed for operand in self.net.nodes[number].inputs]
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
@@ -461,9 +454,7 @@ class Lowering:
         self.output_sources[number] = source
         return in_place if readable else [source, *in_place]
 
-    def lower_after(
-        self,
-    ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
+    def lower_after(self) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
         """Lowers, to loops, the work on all steps of a block of steps (those computed together) that follows
         the loop over them.
 
@@ -532,15 +523,6 @@ class Lowering:
         numbers = phases(net, functions.computed)
         work = loops(self.stage(net, numbers, "total", sources, targets_of, parameters))
         return RowWork(net, inputs, work, tuple(outputs), "total")
-
-
-def is_zeros(net: Net, number: int) -> bool:
-    """Tells whether a node is a constant of zeros, or such a constant broadcast to all sequences. Memory is
-    then set to zero, and nothing need be copied.
-    """
-    node = net.nodes[number]
-    constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
-    return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
 
 
 def swapped_strides(strides: dict[str, int]) -> dict[str, int]:

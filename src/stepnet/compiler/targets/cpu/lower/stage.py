@@ -222,9 +222,7 @@ class StageLowering:
         return self.phase_of[root] == self.phase_of[user] and joins(self.fibers, operand, user)
 
     def targets(self, number: int) -> tuple[Field, ...]:
-        """Returns the fields (positions in the memory of a row) that store the value of a node; none if it
-        stays in registers.
-        """
+        """Returns the fields that store the value of a node; none if it stays in registers."""
         return tuple(self.fields.get(number, ()))
 
     # ---- operands
@@ -294,9 +292,7 @@ class StageLowering:
         return next(field_ for field_ in fields if field_.is_readable)
 
     def field_operand(self, source: Field, indices: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """Returns the cheapest operand that reads elements of a field (memory of a value), `width` at a
-        time.
-
+        """Returns the cheapest operand that reads elements of a field (memory of a value), `width` at a time.
         indices: the index of each element in the field.
         """
         return field_operand(self.constants, source, indices, dtype, width or self.width)

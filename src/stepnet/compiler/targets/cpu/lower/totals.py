@@ -113,9 +113,7 @@ class TotalFunctions:
 
     @property
     def computed(self) -> list[int]:
-        """The nodes of this net (functions of totals, which are values over all rows) that are computed: not
-        inputs, constants, nor constants that are repeated.
-        """
+        """The nodes of this net that are computed: not inputs, constants, nor constants that are repeated."""
         repeated = {number for number, node in enumerate(self.net.nodes) if node.operation == "expand"}
         known = {*self.net.inputs, *self.constants} | repeated
         return [number for number in range(len(self.net.nodes)) if number not in known]

@@ -26,7 +26,5 @@ def lazy_import(module: str, target: str = "cpu") -> Any:
 
 
 def late_import(module: str, target: str = "cpu") -> Any:
-    """Imports and returns a module that generates no code, such as "running.ending", when it is needed.
-    target: the folder of its target.
-    """
+    """Imports and returns a module that generates no code at its first use. target: its target's folder."""
     return run_without_fork(lambda: import_module(f"stepnet.compiler.targets.{target}.{module}"))

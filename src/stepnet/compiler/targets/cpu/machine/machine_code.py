@@ -14,7 +14,6 @@ from stepnet.compiler.values.records import dataclass
 class NativeFunction:
     """Function of machine code.
 
-    address: its address.
     call: runs it with one pointer as its argument, without the interpreter's lock.
     code: the machine code, which stays loaded as long as this object lives.
     """
@@ -81,9 +80,7 @@ class MachineCode:
 
 
 def library_address(name: str) -> int:
-    """Returns the address in this process of a function of the C library, which generated code calls by its
-    name.
-    """
+    """Returns the address of a function of the C library, which generated code calls by its name."""
     address = ctypes.cast(libc()[name], ctypes.c_void_p).value
     assert address is not None
     return address

@@ -95,7 +95,7 @@ class SharedMemory:
 class JointAllocation:
     """The layout of several arrays in one allocation, which is freed with the last of them.
 
-    shapes: the shape and dtype of each array. starts: where each begins, in bytes. bytes: those of all.
+    shapes: the shape and dtype of each array. starts: where each begins, in bytes. bytes: the bytes of all.
 
     The arrays are some cache lines apart: otherwise the same row of each would map to the same cache set.
     """
@@ -109,9 +109,8 @@ class JointAllocation:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """Makes the arrays of this layout as views of a buffer, one after the other.
-
-        memory: the buffer, of at least `self.bytes` bytes. Its contents are left as they are.
+        """Makes the arrays of this layout as views of a buffer, one after the other. memory: the buffer, of
+        at least `self.bytes` bytes. Its contents are left as they are.
         """
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.array_specs]
 
@@ -156,9 +155,7 @@ class RowAllocator:
 
 
 def maker_of(shape: Shape) -> Callable[[], Array]:
-    """Returns a function that makes an uninitialised array of a shape and dtype, in huge pages if it is
-    large.
-    """
+    """Returns a function that makes an uninitialised array of a shape and dtype, if large in huge pages."""
     if bytes_of(shape) < MOSTLY_FULL:
         return partial(np.empty, *shape)
     joint = JointAllocation([shape])
@@ -205,9 +202,7 @@ class Pool:
         return memory
 
     def give_back(self, *memory: Array) -> None:
-        """Puts arrays that are no longer used into the pool of memory, for reuse. It stays below its limit in
-        bytes.
-        """
+        """Puts unused arrays into the pool of memory, for reuse. The pool stays below its limit in bytes."""
         for array in memory:
             if array.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
                 self.free = {}

@@ -48,15 +48,12 @@ def object_codes(modules: Iterable[ir.Module], processor: Processor) -> list[Obj
     def texts() -> Iterator[str]:
         """Yields the LLVM text of each module, and records the names of its public functions."""
         for module in modules:
-            names.append(tuple(f.name for f in module.functions if is_public(f)))
+            names.append(
+                tuple(f.name for f in module.functions if not f.is_declaration and f.linkage != "internal")
+            )
             yield str(module)
 
     return list(map(ObjectCode, run_in_thread(lambda: emit_all(texts(), processor)), names))
-
-
-def is_public(function: ir.Function) -> bool:
-    """Tells whether a function of a module is defined there and can be called from outside."""
-    return not function.is_declaration and function.linkage != "internal"
 
 
 @contextmanager
@@ -181,9 +178,7 @@ class LoadedCode:
         self.engine = engine
 
     def __del__(self, discarded: list[Any] = DISCARDED) -> None:
-        """Hands LLVM's engine over to the list `discarded`, to be freed by the next call of `loaded`, in a
-        thread that may call LLVM.
-        """
+        """Moves LLVM's engine to `discarded`, which the next call of `loaded` frees."""
         # At exit the globals of this module may already be deleted; the default argument is not.
         discarded.append(self.__dict__.pop("engine", None))
 

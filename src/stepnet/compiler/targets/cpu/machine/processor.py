@@ -46,9 +46,7 @@ class Processor:
 
     @property
     def has_fused(self) -> bool:
-        """Tells whether the processor computes a * b + c, rounded once, by one instruction; only generic
-        x86-64 has none.
-        """
+        """Tells whether the processor has fused multiply-add; only generic x86-64 has none."""
         return self.name != "generic" or not self.cpu
 
     @property
@@ -64,9 +62,7 @@ class Processor:
         return bool(self.cpu)
 
     def has(self, feature: str) -> bool:
-        """Tells whether the instruction set has a feature, by LLVM's name such as "avx512bf16", or is of the
-        family "x86-64".
-        """
+        """Tells whether the instruction set has a feature of LLVM, or is of the family "x86-64"."""
         if feature == "x86-64":
             return self.is_x86
         return f"+{feature}" in self.features.split(",")
@@ -199,9 +195,7 @@ def processor_identity() -> str | None:
 
 
 def processor_lines() -> list[str]:
-    """Returns the lines in which Linux describes the first processor, but for its momentary frequency. Raises
-    `OSError` on other systems.
-    """
+    """Returns Linux' lines on the first processor, without its frequency. Raises `OSError` elsewhere."""
     with open("/proc/cpuinfo", errors="replace") as file:
         return [line for line in takewhile(str.strip, file) if "MHz" not in line]
 

@@ -210,9 +210,7 @@ class Records:
     used: dict[str, int] = field(default_factory=dict[str, int])
 
     def field(self, record: str, type_: Type) -> Field:
-        """Assigns memory in a record (the memory with all values of a row), padded to whole vectors, to a
-        value of a type; returns its field (the description of that place).
-        """
+        """Assigns memory in a record, padded to whole vectors, to a value of a type; returns its field."""
         start = self.used.get(record, 0)
         padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
         self.used[record] = start + -(-padded // LINE) * LINE

@@ -146,9 +146,7 @@ def semaphores() -> Semaphores:
         create.restype, create.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint]
 
         def make(address: int) -> int:
-            """Creates a POSIX semaphore in the memory at an address; returns the address. Raises
-            `OSError` if that fails.
-            """
+            """Creates a POSIX semaphore in memory at an address; returns the address, or raises `OSError`."""
             if create(address, 0, 0):
                 raise OSError("the system cannot create a semaphore")
             return address
@@ -159,9 +157,7 @@ def semaphores() -> Semaphores:
 
 @cache
 def symbols() -> dict[str, int]:
-    """Returns the addresses, in this process, of the functions of the system and of Python that machine code
-    calls by name.
-    """
+    """Returns the addresses of functions of the system and of Python that machine code calls by name."""
     system_yield = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
     others = dict[str, int]()
     if sys.platform == "win32":

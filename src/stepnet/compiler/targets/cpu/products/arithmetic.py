@@ -217,9 +217,7 @@ def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
 
 
 def quad_of_floats(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits a vector of words (32 bits) of four int8 into their four elements, in order, as four vectors of
-    float32.
-    """
+    """Splits a vector of 32-bit words of four int8 into four vectors of float32, in order."""
     return [code.sitofp(numbers, like(numbers, F32)) for numbers in widened_quad(code, words)]
 
 
@@ -252,9 +250,7 @@ class Row:
     processors: Collection[str] | None = None
 
     def applies(self, weights: str, bits: int, processor: Processor) -> bool:
-        """Tells whether products of such weights, in vectors of so many bits, may be computed by this row on
-        a processor.
-        """
+        """Tells whether this row may compute products of such weights on a processor with these vectors."""
         has_bits = self.bits is None or bits in self.bits
         is_meant = self.processors is None or processor.cpu in self.processors
         has_feature = not self.feature or processor.has(self.feature)

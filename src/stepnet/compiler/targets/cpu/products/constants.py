@@ -61,9 +61,7 @@ class Elements:
 
     @property
     def bytes(self) -> int:
-        """The bytes that this entry takes among the constants of a kernel (compiled code), padded to whole
-        vectors of `width` elements.
-        """
+        """The bytes of this entry in a kernel's constants, padded to whole vectors of `width` elements."""
         type_ = self.constant.type
         count = type_.size if self.indices is None else len(self.indices)
         return -(-count // self.width) * self.width * type_.itemsize
@@ -75,9 +73,7 @@ class Elements:
 
     def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:
         """Copies the chosen elements of a constant to the start of `memory`, in the order in which machine
-        code reads them.
-
-        values: a list whose only item is the array of the constant.
+        code reads them. values: a list whose only item is the array of the constant.
         """
         self.filler(memory, processor)(values)
 
@@ -99,9 +95,7 @@ class Elements:
         return put_all if self.is_in_order else put_some
 
     def numbers(self, memory: Array) -> Array:
-        """Returns the beginning of `memory`, where the chosen elements lie in a kernel's constants, as an
-        array of them.
-        """
+        """Returns the beginning of `memory` as an array of the chosen elements of a kernel's constants."""
         type_ = self.constant.type
         count = type_.size if self.indices is None else len(self.indices)
         return memory[: count * type_.itemsize].view(type_.dtype)
@@ -272,9 +266,7 @@ class Constants:
 
     @property
     def held(self) -> int:
-        """The bytes of the index tables and arrays among the constants of a kernel (compiled code), which
-        count towards a cache's limit.
-        """
+        """The bytes of index tables and arrays in a kernel's constants, which count for a cache's limit."""
         arrays = (entry.indices if isinstance(entry, Elements) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 

@@ -206,7 +206,7 @@ class Contract(ParallelCalls):
         products: for each product, the numbers of its left and its right operand.
         columns: the number of columns of each operand, by its number.
         dtype: the dtype of the operands and of the results.
-        indices: those of the rows to be summed, in order.
+        indices: the indices of the rows to be summed, in order.
         weights: "bfloat16" to round the operands to it; None for no rounding.
         offsets: where the rows of each sequence begin among `indices`, and the end, for a sum for each
             sequence; None for one sum of all rows.
@@ -252,7 +252,7 @@ class Contract(ParallelCalls):
         """Makes the arguments (`ARGUMENTS`) of a thread that computes a part of the sums of outer products,
         one row for each product, but for the arrays, and allocates its packed memory.
 
-        products: for each product, the numbers of its operands. shapes: those of the results.
+        products: for each product, the numbers of its operands. shapes: the shapes of the results.
         ranges: for each, the ranges of groups of left columns and of units of right columns that the thread
             computes.
         """

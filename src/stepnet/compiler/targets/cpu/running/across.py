@@ -245,8 +245,6 @@ class AcrossTask(BetweenTask):
         self.point_tables({name: words[0, WORD[name]] for name in BY_SEQUENCE})
 
     def point_tables(self, tables: Mapping[str, int]) -> None:
-        """Writes the addresses of tables with an entry for each sequence, by their argument words; each
-        thread has those of its own sequences.
-        """
+        """Writes the addresses of tables with an entry per sequence; each thread has its own sequences'."""
         for name, address in tables.items():
             self.arguments[:, WORD[name]] = [address + 8 * first for first in self.firsts]

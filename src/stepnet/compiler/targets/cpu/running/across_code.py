@@ -69,9 +69,7 @@ class CopyCode:
     """Writer of code that copies values per sequence to its steps, or first or last steps to such values."""
 
     def __init__(self, code: Code, arguments: Sequence[ir.Value]) -> None:
-        """Takes the builder of a function, and the values of the function's argument words, in the order of
-        `WORDS`.
-        """
+        """Takes the builder of a function, and its argument words in the order of `WORDS`."""
         self.code = code
         self.source, self.result, self.rows, self.starts, self.lengths, self.steps, *others = arguments
         self.made_starts, self.made_lengths, self.size, *self.window = others

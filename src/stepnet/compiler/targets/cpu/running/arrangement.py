@@ -125,9 +125,7 @@ class Arranger:
         return tuple(groups)
 
     def loads(self, places: Sequence[int]) -> tuple[list[Load], Machine]:
-        """Returns the work of the kernels (compiled parts) at the positions `places`, and the machine's
-        rates, from which times are estimated.
-        """
+        """Returns the work of the kernels at `places`, and the machine's rates, to estimate times."""
         natives = [self.natives[place] for place in places]
         return [native.compiled.load for native in natives], machine_for(natives[0].processor)
 

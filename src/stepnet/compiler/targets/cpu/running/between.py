@@ -32,9 +32,7 @@ class Life(NamedTuple):
 
 
 class StepBytes(NamedTuple):
-    """A value whose size depends on lengths: the place of its axis among those of a call, and the bytes of a
-    step.
-    """
+    """A value whose size depends on lengths: the place of its axis in the call, and the bytes of a step."""
 
     axis: int
     bytes: int
@@ -44,7 +42,7 @@ class StepBytes(NamedTuple):
 class SharedBuffers:
     """Buffers that hold values which are not in use at the same time.
 
-    values: those of each buffer.
+    values: the values of each buffer.
     order: for each value, in the order in which a call lists them, the number of its buffer.
     room: the number of steps along each axis for which the buffers are large enough.
     listed: the buffer of each value.

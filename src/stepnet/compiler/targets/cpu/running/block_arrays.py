@@ -90,9 +90,7 @@ class BlockArrays:
         self.move(source, result, pieces_of(np.zeros(1, np.int64), np.zeros(1, np.int64), size))
 
     def clear(self, result: Array, rows: Array | None = None) -> None:
-        """Adds a task that fills an array with zeros, or some of its rows, given by their indices, to the
-        block of tasks.
-        """
+        """Adds a task that fills an array with zeros, or its rows at some indices, to the block of tasks."""
         size = result.nbytes if rows is None else result.nbytes // max(1, len(result))
         rows = np.zeros(1, np.int64) if rows is None else rows
         self.move(np.zeros(size, np.uint8), result, pieces_of(np.zeros_like(rows), rows, size))

@@ -272,9 +272,7 @@ class BlockWriter(BlockArrays):
         self.late += arrays.results.totals
 
     def task(self, task: ParallelCalls, *arrays: Array) -> None:
-        """Adds to the block of tasks one more, on these arrays: one call of machine code on one thread or
-        several.
-        """
+        """Adds a task on these arrays to the block: one call of machine code on one thread or several."""
         task.point(*map(pointer, arrays))
         self.held += [task, arrays]
         self.turns.append(turn_of(task, self.wave))
@@ -329,9 +327,7 @@ class BlockWriter(BlockArrays):
             return
 
         def rest() -> None:
-            """Computes the total (a value over all rows) by NumPy, after the run of the block of tasks, into
-            `result`.
-            """
+            """Computes the total by NumPy, after the run of the block of tasks, into `result`."""
             pairs = zip(node.inputs, operands, strict=True)
             read: list[Any] = [bound.constants[n] if array is None else array for n, array in pairs]
             result[...] = total_of(node, read)

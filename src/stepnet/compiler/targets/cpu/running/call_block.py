@@ -222,9 +222,7 @@ class ThreadedBlock(CallBlock):
             group.limit()
 
     def has_noted(self) -> bool:
-        """Notes the threads that were late in the tasks that have run, so that later calls use fewer threads;
-        returns True.
-        """
+        """Notes threads that were late, so that later calls use fewer threads; returns True."""
         for group in self.groups:
             group.note()
         return True

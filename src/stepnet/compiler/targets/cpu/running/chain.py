@@ -151,9 +151,7 @@ class KernelChain:
         empty = [call.with_arrays((), ()) for call in calls]
 
         def fits(positions: Positions) -> bool:
-            """Tells whether calls with sequences at these positions have workspaces (scratch memory) of the
-            shape.
-            """
+            """Tells whether calls with sequences at these positions have workspaces of the shape."""
             along = {axis: along_axis(axis, positions) for axis in {*follow} if axis}
             others = [
                 replace(call, positions=along.get(axis, call.positions))
@@ -186,9 +184,7 @@ class KernelChain:
         return None
 
     def give_back(self, prepared: PreparedChain) -> None:
-        """Keeps the scratch memory of a finished run for later runs of the same shape. Of more than `SPARE`,
-        the oldest is dropped.
-        """
+        """Keeps a finished run's scratch memory for later runs of its shape, at most `SPARE` of them."""
         # Each of these operations on a list is atomic, so no lock is needed.
         self.spare.append(prepared)
         del self.spare[:-SPARE]
@@ -226,9 +222,7 @@ class Started:
     """Run of a chain of kernels (several in a call): takes the call of each, in order, and then runs all."""
 
     def __init__(self, chain: KernelChain) -> None:
-        """Begins a run of a chain, of kernels (compiled parts) that run as one call; none of their calls is
-        added yet.
-        """
+        """Begins a run of a chain, of kernels that run as one call; none of their calls is added yet."""
         self.chain = chain
         self.calls: list[Call] = []
         self.forms: list[CallForm] = []
@@ -331,9 +325,9 @@ class Started:
         arrays; None if that would not be faster.
 
         links: the values that each kernel reads and computes, and those that a call is given and returns.
-        positions: those of the sequences whose lengths are arguments of later calls, by the axis of their
-            steps, that of the inputs and those derived from it; None if all are fixed. The positions of other
-            calls never change.
+        positions: the positions of the sequences whose lengths are arguments of later calls, by the axis of
+            their steps, that of the inputs and those derived from it; None if all are fixed. The positions of
+            other calls never change.
         layout: how these sequences lie along the axis of the inputs.
         """
         prepared = self.prepared_chain()

@@ -75,9 +75,7 @@ class Keys(NamedTuple):
 
     @property
     def in_order(self) -> tuple[Key, ...]:
-        """The keys of a compiled part's arrays (numbers of values, by which parts share arrays), in the order
-        in which a call lists the arrays.
-        """
+        """The keys of a compiled part's arrays, in the order in which a call lists the arrays."""
         of_kind = self.of_kind
         inputs = *of_kind["inputs"], *of_kind["initial"]
         return (*inputs, *self.final, *of_kind["statics"], *of_kind["outputs"], *self.others)
@@ -119,8 +117,8 @@ class ChainArrays(NamedTuple):
 
         prepared: the workspaces (scratch memory) of the calls. started: the calls and their arrays.
         links: the numbers of the values that each kernel reads and computes.
-        positions: those of the sequences whose lengths later calls give, by the axis of their steps; none if
-            all lengths are fixed. layout: how these lie along the axis of the inputs.
+        positions: the positions of the sequences whose lengths later calls give, by the axis of their steps;
+            none if all lengths are fixed. layout: how these lie along the axis of the inputs.
         """
         forms, follow = started.forms, started.follow(positions)
         keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]

@@ -121,8 +121,8 @@ class PreparedChainCall:
 
         prepared, started: the workspaces (scratch memory and arguments) of the calls, and the calls.
         links: the values that each kernel reads and computes, and those that a call is given and returns.
-        positions: those of the sequences whose lengths later calls give, by the axis of their steps, that of
-            the inputs first; none if all lengths are fixed.
+        positions: the positions of the sequences whose lengths later calls give, by the axis of their steps,
+            that of the inputs first; none if all lengths are fixed.
         layout: how these sequences lie along the axis of the inputs.
         """
         processor, limits = prepared.natives[0].processor, limits_of(positions, started.across)
@@ -294,7 +294,7 @@ def shared_of(
     waves, behind: the groups of kernels that run at the same time, and the operations behind each of these
     waves.
     started: the calls, whose lengths say how large the buffers are at first.
-    axes: those of the steps. anew: the keys of the values that the calls do not share as they are.
+    axes: the axes of the steps. anew: the keys of the values that the calls do not share as they are.
     """
     lives = lives_of(links, waves, behind, started.across)
     keys = [key for key in anew if key in kernels.grows and key in lives]
@@ -324,8 +324,8 @@ def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) 
     (copies of steps at its ends) read. None if there are none, or
     too many steps; zeros if lengths are fixed.
 
-    positions: those of the sequences, by the axis of their steps. tasks: the operations between compiled
-        parts, such as windows of steps.
+    positions: the positions of the sequences, by the axis of their steps. tasks: the operations between
+        compiled parts, such as windows of steps.
     """
     if not positions:
         return 0, 0
@@ -349,17 +349,13 @@ def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) 
 
 
 def axis_of(task: AcrossTask) -> str:
-    """Returns the axis of the steps whose sequences an operation across extents goes through; "" for none, as
-    a constant has.
-    """
+    """Returns the axis whose sequences an operation across extents goes through; "" for none."""
     return "" if task.across.source.extent == CONST else task.across.extents[0][-1]
 
 
 def with_zeros(given: OptionalArrays, zeros: OptionalArrays) -> OptionalArrays:
     """Returns the arrays that a call gives as plain arrays, with zeros in place of missing initial memories
-    (recurrent states), which are None.
-
-    zeros: for each array, the zeros that replace it if it is missing.
+    (recurrent states), which are None. zeros: for each array, the zeros that replace it if it is missing.
     """
     pairs = zip(given, zeros, strict=True)
     return [filling if array is None else np.asarray(array) for array, filling in pairs]
@@ -381,7 +377,6 @@ def rest_of(finish: FinishCall, keys: Keys, kept: Mapping[Key, Array], order: Ma
 
     def run(arrays: Sequence[Array]) -> None:
         """Computes the values that have no machine code, and writes those that a call returns to its arrays.
-
         arrays: all arrays of a call, those of its results included.
         """
         values = {number: arrays[place] for number, place in nodes.items()} | held | finish.constants
@@ -428,9 +423,7 @@ def runner(
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
     def write() -> None:
-        """Writes the addresses of all arrays of a prepared call to the words from which the machine code of
-        every thread reads its arguments.
-        """
+        """Writes the addresses of all arrays of a prepared call to the argument words of every thread."""
         for native, spaces, addresses, _ in kernels:
             for space in spaces:
                 write_words(space, native.pack_pointers, POINTERS, addresses)

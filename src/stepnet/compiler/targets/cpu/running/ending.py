@@ -60,9 +60,7 @@ class Room:
         self.full: list[OutputRows] = []
 
     def set(self, **words: int) -> None:
-        """Sets 64-bit arguments, by their names in `ENDING`, that the machine code reads for sequences that
-        may end early.
-        """
+        """Sets 64-bit arguments, by their names in `ENDING`, for sequences that may end early."""
         for name, value in words.items():
             self.words[PLACE[name]] = value
 
@@ -205,9 +203,7 @@ class Ending:
 
 
 def put(whole: Array, places: Array, rows: Array) -> None:
-    """Copies rows to the indices `places` of the array `whole`. A row is viewed as one element, to halve the
-    time.
-    """
+    """Copies rows to the indices `places` of the array `whole`, each row as one element, for speed."""
     size = rows.itemsize * prod(rows.shape[1:])
     if size and len(rows):
         # `np.dtype((np.void, size))` calls Python within NumPy, which drops the exception of a signal's

@@ -44,7 +44,6 @@ Slot = tuple[str, int]
 class Finish:
     """Work of a plan after its loop: reductions of sequences, and totals of all rows.
 
-    plan: the plan.
     compiled: its machine code, and the arrays that the work reads.
     tasks: the nodes that are tasks of machine code.
     functions: the functions of totals that are machine code of the plan; None if there are none.
@@ -320,9 +319,7 @@ class FinishCall:
 
     def copy(self, values: Mapping[int, Array], totals: Sequence[Array]) -> None:
         """Copies the totals (values over all rows) that no machine code writes, as they are constants or
-        equal to others, to their arrays.
-
-        values: the values of the nodes. totals: the arrays of all totals.
+        equal to others, to their arrays. values: the values of the nodes. totals: the arrays of all totals.
         """
         for number, place in self.copied:
             totals[place][...] = values[number]

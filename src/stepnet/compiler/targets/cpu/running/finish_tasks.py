@@ -50,7 +50,7 @@ def total_task(node: Node, types: Sequence[Type], places: Array, processor: Proc
     """Prepares the machine code of a total (a value over all rows), of one for which there is some, as
     `is_task` tells. Returns a `Contract` for the gradient of a weight, else `Sums`.
 
-    node: the node. types: those of its operands. places: the indices of the operands' rows, in order.
+    node: the node. types: the types of its operands. places: the indices of the operands' rows, in order.
     """
     if node.operation == "contract":
         return contract_task(node, [(0, 1)], dict(enumerate(types)), places, processor, None)

@@ -150,9 +150,7 @@ class CallForm:
         return new if self.whole else lambda: self.cleared(new())
 
     def cleared(self, output: Array) -> Array:
-        """Fills the new array of an output with zeros if no step writes some of its rows (entries for a step
-        or a sequence); returns it.
-        """
+        """Fills the new array of an output with zeros if no step writes some of its rows; returns it."""
         if not self.whole:
             output[...] = 0
         return output

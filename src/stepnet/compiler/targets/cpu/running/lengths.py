@@ -138,10 +138,7 @@ class LengthTables:
         return len(counts) <= 1 and self.lanes <= LANES
 
     def filling(
-        self,
-        kernels: Sequence[tuple[Sequence[Workspace], bool]],
-        tasks: Sequence[AcrossTask],
-        source: int,
+        self, kernels: Sequence[tuple[Sequence[Workspace], bool]], tasks: Sequence[AcrossTask], source: int
     ) -> ParallelCalls:
         """Points the argument words of kernels (compiled parts) to these tables; returns the task that fills
         the tables, which a call runs ahead of its kernels.

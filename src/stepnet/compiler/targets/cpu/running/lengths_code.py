@@ -55,9 +55,7 @@ def write_lengths(processor: Processor) -> ir.Module:
 
 
 class PlacesCode:
-    """Generates the code that fills the tables of starts, lengths and steps of a call's sequences, and checks
-    them.
-    """
+    """Generator of code that fills and checks the tables of starts, lengths and steps of sequences."""
 
     def __init__(self, code: WordCode, word: dict[str, ir.Value]) -> None:
         """Takes the argument words of the function, by name."""

@@ -196,13 +196,7 @@ class Native:
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
     def workspace(
-        self,
-        lanes: int,
-        together: int,
-        room: int,
-        ends: bool,
-        block: int = 0,
-        part: tuple[int, int] = (0, 1),
+        self, lanes: int, together: int, room: int, ends: bool, block: int = 0, part: tuple[int, int] = (0, 1)
     ) -> Workspace:
         """Allocates scratch memory and arguments for a kernel (compiled code) to run some sequences.
 
@@ -312,9 +306,7 @@ class Native:
 
 
 def places_of(windows: Array) -> Array:
-    """Returns the addresses of the steps of windows that were copied, [windows, size], from the copies
-    [windows, size, features].
-    """
+    """Returns the addresses of the steps [windows, size] of copied windows [windows, size, features]."""
     count, size, features = windows.shape
     step = features * windows.itemsize
     return np.arange(count * size, dtype=np.int64).reshape(count, size) * step + pointer(windows)

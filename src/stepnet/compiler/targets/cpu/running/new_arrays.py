@@ -31,7 +31,7 @@ class NewArrays(NamedTuple):
     ) -> "NewArrays":
         """Takes the arrays of the prepared chain, and the keys of those to allocate.
 
-        joint: further ones, of which several have one buffer. axes: those of the steps, if lengths are
+        joint: further ones, of which several have one buffer. axes: the axes of the steps, if lengths are
         arguments of the calls.
         """
         growing = [key for key in keys if key in kernels.grows]

@@ -143,11 +143,7 @@ class PairsCode(PairsAddresses):
         left, line = self.scratch["left", number], size * form.itemsize
         for row in range(form.tile.rows):
             source = self.at_entry(
-                self.inputs[node.inputs[0]],
-                self.row_in(tile, row),
-                lead,
-                size,
-                form.itemsize,
+                self.inputs[node.inputs[0]], self.row_in(tile, row), lead, size, form.itemsize
             )
             code.copy_bytes(code.at(left, row * line), source, line)
         units, blocks = form.tile.units, self.blocks(tile.columns)

@@ -42,9 +42,7 @@ class PairsCopies:
             store_vector(self.code, self.type.dtype, value, own, 1)
 
     def scatter(self) -> None:
-        """Writes code that copies the result, at the pairs of a tile (such as queries with keys), from
-        scratch memory to its array.
-        """
+        """Writes code that copies the result, at the pairs of a tile, from scratch memory to its array."""
         for own, made, width in self.places():
             value = load_vector(self.code, self.type.dtype, width, own, 1)
             store_vector(self.code, self.type.dtype, value, made, 1)

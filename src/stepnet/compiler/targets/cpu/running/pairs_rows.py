@@ -24,9 +24,7 @@ Known = dict[int, list[ir.Value]]
 
 
 def number_of(code: Code, node: Node, width: int = 1) -> ir.Value:
-    """Returns the number of a constant node, whose value is one number, in each element of a vector of
-    `width` elements; a scalar for width 1.
-    """
+    """Returns a constant node's number in each element of a vector; a scalar for `width` 1."""
     value = node.attributes["value"].value.item()
     return code.splat(
         register_type(node.type.dtype, width), int(value) if node.type.dtype == "bool" else value

@@ -74,9 +74,7 @@ class MixCode:
             flat = self.single(begin, code.smaller(code.mul(first, width), end), flat)
 
         def block(number: ir.Value, own: list[ir.Value]) -> list[ir.Value]:
-            """Writes the sums with a vector of columns added; returns them. number: the index of the vector.
-            own: the sums before it.
-            """
+            """Writes the sums `own` with vector `number` of columns added; returns them."""
             iteration = self.iteration(code.add(first, number))
             return code.carry(
                 0, self.form.width, own, lambda k, sums: iteration.summed(2, k, sums), step=2, runs=True

@@ -145,10 +145,8 @@ class DividedTasks(PreparedTasks):
     ended = roused = 0.0
 
     def orders_for(self, tasks: Sequence[Task], progress: Array | None, most: int | None) -> TaskGroup:
-        """Makes the object that runs several tasks on the threads that are awake.
-
-        progress: the words that the tasks share.
-        most: the largest number of threads; None for one per task.
+        """Makes the object that runs several tasks on the threads that are awake. progress: the words that
+        the tasks share. most: the largest number of threads; None for one per task.
         """
         return TaskGroup(WORKER_POOL, tasks, progress, wake=False, max_threads=most)
 

@@ -79,7 +79,6 @@ class Refill:
         values: the constants for these parameters, by whether they belong to the body (the net of a step),
         and by node.
         wanted: the constants of the net that a call returns, by number.
-        processor: the processor.
         """
         self.plan, self.wanted, self.sizes = plan, wanted, [array.nbytes for array in like]
         self.outside = {

@@ -43,9 +43,7 @@ class StepReach:
         self.waves = range(len(self.done))
 
     def progress(self, at: int, is_done: bool) -> Progress:
-        """Returns the progress of a call. at: the number of steps that have run. is_done: whether the call is
-        done.
-        """
+        """Returns the progress of a call. at: the number of steps done. is_done: whether it is done."""
         whole, sequences = self.done[-1], self.sequences
         steps = whole if is_done else self.done[at]
         return Progress(steps, whole, sequences * is_done, sequences, time.perf_counter() - self.begun)
@@ -64,9 +62,7 @@ class Result(NamedTuple):
     late: Array | None = None
 
     def array(self) -> Array:
-        """Allocates the array of the result; filled with zeros if the machine code writes only some of its
-        rows.
-        """
+        """Allocates the array of the result; zeros if the machine code writes only some of its rows."""
         array = self.new()
         if self.is_partial:
             array[...] = 0
@@ -198,9 +194,7 @@ def schedule_block(bound: BoundParts, call: Call) -> PreparedCall | None:
 
 
 def runners_of(bound: BoundParts) -> Iterator[Runner]:
-    """Yields the kernels (compiled code with parameters) of the parts of a schedule, and of the parts inside
-    of its loops.
-    """
+    """Yields the kernels of the parts of a schedule, and of the parts inside of its loops."""
     for own in bound.bound:
         if isinstance(own, Runner):
             yield own

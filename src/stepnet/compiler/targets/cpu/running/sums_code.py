@@ -96,9 +96,7 @@ class SumsCode:
                     store_vector(code, self.dtype, self.combine(known, value), there, self.itemsize)
 
     def divide(self, total: ir.Value, count: ir.Value) -> None:
-        """Writes the division of the sum of a sequence's rows by their number, for a mean. total: the pointer
-        to the sum.
-        """
+        """Writes the division of a sequence's sum by its number of rows. total: the pointer to the sum."""
         code, type_ = self.code, MEMORY_TYPES[self.dtype]
         divisor = code.sitofp(count, type_)
         with code.loop(code.number(0), self.words["columns"]) as column:

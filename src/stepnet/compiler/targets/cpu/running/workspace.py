@@ -97,9 +97,7 @@ class Done(NamedTuple):
 
 
 class Workspace:
-    """Scratch memory of a set of lanes (slots that run sequences), and arguments for each thread that runs
-    them.
-    """
+    """Scratch memory of a set of lanes (slots that run sequences), and arguments for each of its threads."""
 
     def __init__(
         self,
@@ -180,9 +178,7 @@ class Workspace:
         self.words[:, WORD["ahead"]] = pointer(ahead.progress)
 
     def go_on(self) -> None:
-        """Clears the word that pauses the machine code, so that its next call goes on with the steps. The
-        machine code must not be running.
-        """
+        """Clears the word that pauses the machine code, which must not be running, so that it goes on."""
         self._begun[PAUSE] = 0
 
     def begin(self) -> None:
@@ -229,7 +225,5 @@ class Workspace:
         return Done(int(lengths[:taken].sum()) - left, all_steps, taken - lanes, len(order))
 
     def _table(self, name: str, count: int) -> Array:
-        """Returns the first `count` integers of a table of the call. name: that of the argument that points
-        to the table.
-        """
+        """Returns the first `count` integers of a table. name: of the argument that points to the table."""
         return numbers_at(self.rows[0][WORD[name]], count)

@@ -42,9 +42,7 @@ def write_handover(processor: Processor) -> ir.Module:
 def new_function(
     module: ir.Module, processor: Processor, name: str, numbers: int = 0
 ) -> tuple[ir.Function, Code]:
-    """Begins an LLVM function whose arguments are a pointer and `numbers` integers; returns it, and the
-    builder of its body.
-    """
+    """Begins an LLVM function of a pointer and `numbers` integers; returns it and its body's builder."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
     return function, Code(function.append_basic_block("entry"), processor)
 
@@ -60,9 +58,8 @@ def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
 
 
 def call_semaphore(code: Code, name: str, mailbox: ir.Value, *numbers: int) -> None:
-    """Writes a call of a system function on the semaphore of a mailbox, on which one thread waits.
-
-    name: the function, "system_wait" or "system_post". numbers: its further arguments.
+    """Writes a call of a system function on the semaphore of a mailbox, on which one thread waits. name: the
+    function, "system_wait" or "system_post". numbers: its further arguments.
     """
     handle = code.read(I64, code.at(mailbox, HANDLE), 8)
     code.function_call(name, I64, [handle, *map(code.number, numbers)])
@@ -445,9 +442,7 @@ def write_wait_for_all(module: ir.Module, processor: Processor, receive: ir.Func
     code.store(code.number(0), cell)
 
     def wait(slot: ir.Value, worker: ir.Value) -> None:
-        """Writes code that waits for a worker, records in `cell` whether its task has more to do, and
-        releases it.
-        """
+        """Writes code that waits for a worker, notes in `cell` if its task has more to do, and frees it."""
         code.call(receive, [code.at(worker, END)])
         code.store(code.or_(code.load(cell), code.read(I64, code.at(worker, RESULT), 8)), cell)
         fields.release_worker(slot)

@@ -89,9 +89,7 @@ class Worker:
         self.has_joined.acquire()
 
     def start(self, pool: "WorkerPool") -> None:
-        """Starts the worker's thread, which joins the workers of `pool`; `RuntimeError` if the system has
-        none.
-        """
+        """Starts the worker's thread, which joins the workers of `pool`; may raise `RuntimeError`."""
         # `threading.Thread.start` waits until the thread runs: for ever, if a signal handler raises or forks
         # meanwhile.
         _thread.start_new_thread(self._work, (pool,))
@@ -171,9 +169,7 @@ class TaskGroup:
         self._view[PATIENT], self._view[WAKES] = (PATIENCE if wake else STEP_PATIENCE), int(wake)
 
     def begin(self) -> None:
-        """Begins a run of the tasks: sets to 0 the times that the first thread works and waits, by which late
-        threads are found.
-        """
+        """Begins a run of the tasks: sets the first thread's times of work and of waiting to 0."""
         self._worked = self._waited = 0
 
     def limit(self) -> None:
@@ -275,9 +271,7 @@ class WorkerPool:
 
     def run(self, task_group: TaskGroup, on_pause: Callable[[], None] = lambda: None) -> None:
         """Runs a group of tasks to their end on this thread and workers, which are started or woken if
-        needed.
-
-        on_pause: is called whenever all tasks pause; it may raise.
+        needed. on_pause: is called whenever all tasks pause; it may raise.
         """
         task_group.begin()
         self.make_ready(task_group.max_threads - 1)
@@ -307,9 +301,7 @@ class WorkerPool:
             self.keep_on(allowed, allowed)
 
     def keep_on(self, own: set[int], others: set[int]) -> None:
-        """Lets the calling thread run on some processors, `own`, and the workers on `others`, as far as the
-        system allows.
-        """
+        """Limits the calling thread to processors `own`, and the workers to `others`, if possible."""
         pairs = [(0, own), *((worker.thread, others) for worker in self.workers)]
         for thread, chosen in pairs:
             with suppress(OSError):  # as in a container, or where a thread has ended
@@ -369,7 +361,6 @@ class ParallelCalls:
     """Calls of a machine code function with different arguments, divided among threads; may be run
     repeatedly.
 
-    function: the function.
     arguments: rows of arguments of 64 bits, which may be changed between runs. Where some are arrays, their
         addresses are together in each row, those that change first.
     first_array: the index of the first of them in a row.

@@ -88,9 +88,7 @@ class Code(LineBuilder):
     """
 
     def __init__(self, block: ir.Block, processor: Processor) -> None:
-        """Begins to write at the end of a basic block, whose LLVM instructions run in turn, for
-        a processor.
-        """
+        """Begins to write LLVM instructions for a processor, at the end of a basic block."""
         super().__init__(block)
         self.processor = processor
         if processor.has("sve"):
@@ -113,9 +111,7 @@ class Code(LineBuilder):
         return self.known[key]
 
     def add(self, lhs: Any, rhs: Any, name: str = "") -> Any:
-        """Writes code for the sum of two integers, unless the present basic block has it already; none for a
-        sum with 0. Returns the sum.
-        """
+        """Returns the sum of two integers; writes no code if the block has it already, or for 0."""
         if rhs is integer(0):
             return lhs
         return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs))
@@ -215,15 +211,11 @@ class Code(LineBuilder):
         return self.once("at", pointer, offset, lambda: self.advanced(pointer, offset))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
-        """Writes a load of a value of a type from memory; returns it. align: the alignment of the pointer in
-        bytes; None for that of the type.
-        """
+        """Writes a load of a value; returns it. align: of the pointer, in bytes; None for the type's."""
         return self.loaded(type_, pointer, align)
 
     def stack_memory(self, count: int, align: int) -> ir.Value:
-        """Reserves `count` bytes of stack memory for the function; returns the pointer. align: its alignment,
-        in bytes.
-        """
+        """Reserves `count` bytes of the function's stack; returns the pointer. align: in bytes."""
         with self.goto_entry_block():
             memory = self.alloca(ir.ArrayType(I8, count))
             memory.align = align

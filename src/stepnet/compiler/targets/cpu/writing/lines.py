@@ -139,9 +139,7 @@ class LineBuilder(ir.IRBuilder):
     def select(
         self, cond: ir.Value, lhs: ir.Value, rhs: ir.Value, name: str = "", flags: Sequence[str] = ()
     ) -> Any:
-        """Writes a choice between two values by a bool, or by a vector of bools: the first value where it is
-        true.
-        """
+        """Writes a choice between two values by a bool or a vector of bools: the first where it is true."""
         return self.line(lhs.type, f"select {typed(cond)}, {typed(lhs)}, {typed(rhs)}")
 
     def shuffle_vector(self, vector1: ir.Value, vector2: ir.Value, mask: ir.Constant, name: str = "") -> Any:

@@ -116,9 +116,7 @@ def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
 
 
 def expm1(code: Code, x: ir.Value) -> ir.Value:
-    """Writes code for e^x - 1 of each element, accurate near zero, where the difference would cancel. Below
-    -40 it is -1.
-    """
+    """Writes code for e^x - 1 of each element, accurate near zero; -1 below -40."""
     precision = precision_of(x.type)
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
     small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)

@@ -241,9 +241,7 @@ def square_root(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def identity(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Returns the operand unchanged, as the result of a cast: its conversion to the dtype of the result has
-    been written before.
-    """
+    """Returns the operand unchanged, as the result of a cast that has been written before."""
     return x
 
 
@@ -273,9 +271,7 @@ def invert(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def left_shift(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Writes code that shifts the bits of integers to the left: by their width or more, or by a negative
-    number, it gives 0, as in NumPy.
-    """
+    """Writes a left shift of integers: 0 for a shift by the width or more, or below 0, as in NumPy."""
     zero, last = code.splat(a.type, 0), code.splat(a.type, 63 if element_type(a.type) == I64 else 31)
     inside = code.icmp_unsigned("<=", b, last)
     return code.select(inside, code.shl(a, code.select(inside, b, zero)), zero)

@@ -77,9 +77,7 @@ def with_special_cases(code: Code, x: ir.Value, value: ir.Value, exponent: float
 
 
 def exp_of_pair(code: Code, x: Pair) -> ir.Value:
-    """Writes code for e^x of each element of x, the sum of two floats. Where the result overflows or is 0,
-    the smaller float is ignored.
-    """
+    """Writes code for e^x of x, a sum of two floats; the smaller is ignored at an overflow or 0."""
     limited = clamped(code, x.high, -800.0, 800.0)
     inside = code.fcmp_ordered("==", limited, x.high)
     return exp(code, limited, code.select(inside, x.low, code.splat(limited.type, 0.0)))
@@ -138,9 +136,7 @@ def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
 
 
 def quotient(code: Code, a: ir.Value, b: Pair) -> Pair:
-    """Writes code for a / b in about twice the precision, as the unevaluated sum of two floats. b: such a
-    sum.
-    """
+    """Writes code for a / b in about twice the precision, as an unevaluated sum of two floats, as b is."""
     high = code.fdiv(a, b.high)
     product = exact_product(code, high, b.high)
     left = code.fsub(code.fsub(a, product.high), product.low)

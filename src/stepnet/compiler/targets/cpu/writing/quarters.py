@@ -65,9 +65,7 @@ def reduced_angle(code: Code, x: ir.Value, single: bool) -> ReducedAngle:
 
 
 def phi_of_two(code: Code, value: ir.Value, block: ir.Block, other: ir.Value, inside: ir.Block) -> ir.Value:
-    """Writes a phi node, whose value depends on the basic block that control comes from: `value` from
-    `block`, `other` from `inside`.
-    """
+    """Writes a phi node: `value` if control comes from `block`, `other` from `inside`."""
     phi = code.phi(value.type)
     phi.add_incoming(value, block)
     phi.add_incoming(other, inside)

@@ -37,7 +37,6 @@ def internal(
     module: ir.Module, processor: Processor, name: str, result: ir.Type, arguments: list[ir.Type]
 ) -> tuple[ir.Function, WordCode]:
     """Adds a function that only the module calls; returns it, and a builder that writes code at its start.
-
     name, result, arguments: the name of the function, and the types of its result and its arguments.
     """
     function = ir.Function(module, ir.FunctionType(result, arguments), name)

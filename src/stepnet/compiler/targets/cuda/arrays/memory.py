@@ -110,9 +110,7 @@ class CudaMemory:
     # ---- rows
 
     def take(self, buffer: DeviceArray, indices: Array) -> DeviceArray:
-        """Makes an array of the rows at `indices`, which may count from the end; raises `IndexError` for one
-        that isn't there.
-        """
+        """Makes an array of the rows at `indices`, which may count from the end; `IndexError` for others."""
         made = empty(self.device, (len(indices), *buffer.shape[1:]), buffer.dtype)
         origins = self.indices(checked_indices(indices, buffer.shape[0]))
         self.move(made, buffer, len(indices), None, origins)
@@ -365,9 +363,7 @@ def sum_dtype(how: str, dtype: str) -> str:
 
 
 def launch_over(device: Device, code: DeviceCode, threads: int, words: Sequence[Any]) -> None:
-    """Runs a kernel that has work for so many threads, and whose loops share any amount of it out among those
-    that there are.
-    """
+    """Runs a kernel with work for so many threads, whose loops adapt to the number that there is."""
     most = FEW * device.facts.multiprocessors
     device.launch(code, min(-(-threads // code.threads), most), words)
 

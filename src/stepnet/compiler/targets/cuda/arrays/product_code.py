@@ -41,9 +41,7 @@ def side_words(terms: int) -> list[str]:
 
 
 def product(form: ProductForm) -> DeviceCode:
-    """Writes the kernel of a product. Its arguments: `target`, `rows`, `columns`, `parts` (of all terms),
-    those of `side_words`.
-    """
+    """Writes the kernel of a product: `target`, `rows`, `columns`, `parts`, and the `side_words`."""
     arguments = ["target", "rows", "columns", "parts", *side_words(form.terms)]
     writer = KernelWriter(f"product of {form.left} and {form.right}, {form.way}", arguments)
     return ProductWriter(form, writer, KernelNumbers(writer, form.dtype)).finished()
@@ -284,7 +282,6 @@ class ProductWriter:
 
     def place(self, number: ir.Value, corner: Place) -> tuple[ir.Value, ir.Value, ir.Value]:
         """Writes the row and the column of a number of the thread, and whether they lie within the result.
-
         corner: the row and the column where the tile begins.
         """
         writer, (down, across) = self.writer, self.share.place(number)

@@ -53,9 +53,7 @@ def multiply(
 def contracted(
     device: Device, left: DeviceArray, right: DeviceArray, way: str = "", out: DeviceArray | None = None
 ) -> DeviceArray:
-    """Computes the sum of the outer products of vectors, [..., m] and [..., n], as [m, n]. way, out: those of
-    `multiply`.
-    """
+    """Computes the sum of outer products of vectors, [m, n]. way, out: as of `multiply`."""
     shape = (left.shape[-1], right.shape[-1])
     return computed(device, [(left, right, prod(left.shape[:-1]))], True, shape, way, out)
 

@@ -172,9 +172,7 @@ class CudaDevice:
         raise DeviceError(f"{self.facts.name}: the CUDA driver says: {words} ({name})")
 
     def suspects(self) -> str:
-        """Names the kernels of which one has failed: those since the last time that all were known to be
-        done.
-        """
+        """Names the kernels of which one has failed: all since the last time that none was running."""
         names = list(dict.fromkeys(name for number, name in self.launched if number > self.finished))
         if not names:
             return "a kernel of another library"
@@ -437,9 +435,7 @@ class CudaDevice:
         self.launched.extend((self.launches, name) for name in names[-REMEMBERED:])
 
     def repeated(self, calls: Sequence[DeviceWork], kept: object) -> RepeatedWork:
-        """Prepares work that is given again and again, on other memory each time. kept: what must exist as
-        long as the work may run.
-        """
+        """Prepares work to repeat on other memory each time. kept: objects to keep alive with it."""
         with self.lock:
             return GpuWork(self, calls, kept)
 

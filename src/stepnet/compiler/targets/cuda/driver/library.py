@@ -146,9 +146,7 @@ class CudaLibrary:
 
 
 def started(library: Any) -> CudaLibrary:
-    """Initialises the driver, given its loaded library. Raises `DeviceError` if it is too old, or finds no
-    GPU.
-    """
+    """Initialises the loaded driver. Raises `DeviceError` if it is too old, or finds no GPU."""
     made = CudaLibrary(library)
     version = made.number("cuDriverGetVersion")
     if version < LOWEST:

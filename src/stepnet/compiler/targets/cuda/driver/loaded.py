@@ -61,9 +61,7 @@ class LoadedKernels:
         return kernel
 
     def forget_gone(self) -> None:
-        """Forgets the codes that do not exist any more. The garbage collector, which may run anywhere, only
-        notes them.
-        """
+        """Forgets codes that are gone, as noted by the garbage collector, which may run anywhere."""
         while self.gone:
             self.by_code.pop(self.gone.popleft()).codes -= 1
 

@@ -66,9 +66,7 @@ def machine_code(
 
 
 def compiled(write: Callable[[], Linked], processor: Processor, level: Level) -> ObjectCode:
-    """Compiles modules for a processor, in a thread that may call LLVM. write: returns the modules. level: of
-    the optimisation.
-    """
+    """Compiles modules in a thread that may call LLVM. write: returns the modules. level: optimisation."""
     machine, triple = code_generator(processor, level)
     text, libraries, public = write()
     with linked(text, libraries, machine, triple, public, level) as module:
@@ -86,9 +84,7 @@ def started(words: int) -> str:
 
 @cache
 def code_generator(processor: Processor, level: Level) -> tuple[Any, str]:
-    """Returns LLVM's code generator for a processor, made once, and the name of what it is for. level: of the
-    optimisation.
-    """
+    """Returns LLVM's code generator, made once, and its target's name. level: of the optimisation."""
     load_llvm()
     with reserve(BASE_BYTES):
         for part in ("target", "asmprinter", "asmparser"):  # the parser is for the change of stacks

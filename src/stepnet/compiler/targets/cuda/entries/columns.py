@@ -84,11 +84,7 @@ class ColumnWriter:
     """
 
     def __init__(
-        self,
-        writer: ElementWriter,
-        share: RowShare,
-        scales: Mapping[int, list[ValueSlot]],
-        row: RowOfThread,
+        self, writer: ElementWriter, share: RowShare, scales: Mapping[int, list[ValueSlot]], row: RowOfThread
     ) -> None:
         """Takes the writer of the entry, and the row of the thread."""
         self.writer, self.code, self.net = writer, writer.code, writer.net
@@ -175,9 +171,7 @@ class ColumnWriter:
                 self.writer.write_slot(total, port.slot, self.row.place, flat)
 
     def suits(self, abreast: int, vectors: int, columns: int, ports: int) -> bool:
-        """Tells whether a thread should compute a column for so many rows: all threads have work then, and
-        the sums fit in registers.
-        """
+        """Tells whether a thread should compute a column: all threads have work, and sums fit registers."""
         fits = vectors % abreast == 0 and ports * abreast <= MOST_SUMS
         return abreast == 1 or (fits and vectors // abreast * columns >= self.share.threads)
 

@@ -155,9 +155,8 @@ class ElementWriter:
     # ---- elements
 
     def element(self, number: int, place: Place, row: RowOfThread, own: bool = False) -> Value:
-        """Writes an element of a node; returns its register.
-
-        own: whether this is the statement of the node itself, which computes it also if it is stored.
+        """Writes an element of a node; returns its register. own: whether this is the statement of the node
+        itself, which computes it also if it is stored.
         """
         key = number, id(place.flat)  # the instructions keep the index alive
         if key not in self.values:
@@ -254,9 +253,7 @@ class ElementWriter:
         return total
 
     def reduced_operand(self, node: Node, place: Place, term: Value, row: RowOfThread) -> Value:
-        """Writes the element `term` of those that a reduction combines for the result at a place, in the
-        dtype of a sum's result.
-        """
+        """Writes element `term` of a reduction for the result at a place, in the dtype of a sum's result."""
         operand = node.inputs[0]
         dtype = self.net.type_of(operand).dtype
         value = self.element(operand, self.reduced_place(node, place, term), row)
@@ -277,9 +274,7 @@ class ElementWriter:
 
 
 def uniform(node: Node) -> np.ndarray | None:
-    """Returns the number, as an array of one, of a constant whose elements are all the same; None for any
-    other node.
-    """
+    """Returns the number, as an array of one, that all elements of a constant are; else None."""
     if node.operation != "constant":
         return None
     numbers = node.attributes["value"].value.ravel()

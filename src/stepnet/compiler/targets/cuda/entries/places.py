@@ -38,9 +38,7 @@ class PlaceWriter(KernelWriter):
         self.tables = dict[tuple[str, bytes], Value]()
 
     def summed(self, a: Value, b: Value) -> Value:
-        """Writes the sum of two indices. That of a quotient times its divisor and of the remainder is what
-        was divided.
-        """
+        """Writes the sum of two indices. A quotient times its divisor plus the remainder is the dividend."""
         whole = self.divided_from.get((self.products.get(id(a), (0, 0)), id(b)))
         if whole is not None:
             return whole

@@ -76,9 +76,7 @@ def is_by_warps(net: Net, node: Node) -> bool:
 
 
 def found_with(net: Net, statement: Statement) -> Hashable:
-    """Returns what a reduction has in common with those that are found together with it: the largest numbers
-    of a value, and their places.
-    """
+    """Returns the key of reductions found together: a value's largest numbers, and their places."""
     node = net.nodes[statement.number]
     is_largest = statement.kind == "reduce" and node.operation in ("max", "argmax")
     return ("largest", node.inputs, reduced_axes(net, node)) if is_largest else ("alone", statement.number)

@@ -61,10 +61,7 @@ class GridLoopWriter(LoopWriter):
         code.barrier()
         first, count = turns_of(code, self.in_group)
         code.carry(
-            0,
-            count,
-            [integer(0)],
-            lambda turn, before: [self.turn_after(before[0], code.add(first, turn))],
+            0, count, [integer(0)], lambda turn, before: [self.turn_after(before[0], code.add(first, turn))]
         )
         made = code.finished(form.threads, shared, self.share.blocks, "grid")
         schedule = f"{self.share.blocks} blocks of {form.threads} threads for {form.group_rows} sequences"

@@ -65,9 +65,7 @@ class Ownership:
 
     @cached_property
     def split(self) -> frozenset[int]:
-        """The reductions of long vectors to one number, of which each block reduces the elements of its units
-        first.
-        """
+        """Reductions of long vectors to one number; each block first reduces the elements of its units."""
         net, found = self.net, set[int]()
         for statement in self.statements.all_statements():
             node = net.nodes[statement.number]
@@ -234,9 +232,7 @@ class Ownership:
 
 @dataclass(frozen=True)
 class GridShare:
-    """The division of the units of a step among blocks. own: the units of a block; the last one may have
-    fewer.
-    """
+    """Division of a step's units among blocks. own: the units of a block; the last one may have fewer."""
 
     owners: Ownership
     own: int

@@ -170,9 +170,7 @@ class GridForm(LoopForm):
 
     @property
     def scratch(self) -> int:
-        """The bytes of main memory of a group: the counter of meetings, the values of units, and what blocks
-        find of long vectors.
-        """
+        """The bytes of a group in main memory: the counter, values of units, and results of long vectors."""
         return self.placed[3] + len(self.found) * self.found_bytes
 
     @property

@@ -129,7 +129,7 @@ class CudaChain:
 
     def places(self, place: int, positions: Positions) -> Mapping[int, PartPlace]:
         """Decides where the part at a place and those that may run beside it are to run; empty if it runs
-        alone. positions: those of the sequences of its call.
+        alone. positions: the positions of the sequences of its call.
         """
         rows, steps = positions.rows, int(positions.lengths.max(initial=0))
         costs = COSTS.get()
@@ -172,7 +172,7 @@ class CudaRun:
     """A run of a chain. Work goes to side streams from the first part on that runs beside another, until a
     part that does not.
 
-    calls: those of the parts so far. made: the arrays of the present fork, by identity. kept: memory of
+    calls: the calls of the parts so far. made: the arrays of the present fork, by identity. kept: memory of
     another library that side streams have.
     """
 
@@ -236,9 +236,7 @@ class CudaRun:
 
     @contextmanager
     def on(self, fork: Fork, stream: int) -> Generator[None]:
-        """Context in which work goes to a side stream, and all memory is kept that another library
-        allocates.
-        """
+        """Context in which work goes to a side stream, and all memory of other libraries is kept."""
         with fork.on(stream), keeping(self.kept):
             yield
 
@@ -266,7 +264,8 @@ class CudaRun:
     ) -> PreparedCall | None:
         """Prepares the chain for later runs on other arrays of the same lengths; None for any lengths.
 
-        links: the values that each part reads and computes. positions: those of sequences of any lengths.
+        links: the values that each part reads and computes. positions: the positions of sequences of any
+            lengths.
         layout: the way in which these lie.
         """
         self.close()

@@ -56,9 +56,7 @@ class LaneTable:
         return int(self.lanes[:, :, COUNT].sum())
 
     def loads(self, whole: int = 1) -> tuple[Array, Array]:
-        """Returns the steps of each group, and its turns. whole: the number that the steps of a turn are
-        rounded up to a multiple of.
-        """
+        """Returns the steps of each group, and its turns. whole: a turn's steps are a multiple of it."""
         steps = -(-self.lanes[:, 0, STEPS] // whole) * whole
         until = np.concatenate([[0], np.cumsum(steps)])
         return np.diff(until[self.first]), np.diff(self.first)

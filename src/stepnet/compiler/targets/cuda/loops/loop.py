@@ -97,11 +97,7 @@ class LoopForm:
 
 
 def loop_code(
-    plan: Plan,
-    group_rows: int = 4,
-    threads: int = 256,
-    shared: int = 96 * 1024,
-    flag: int | None = None,
+    plan: Plan, group_rows: int = 4, threads: int = 256, shared: int = 96 * 1024, flag: int | None = None
 ) -> LoopCode:
     """Makes the kernel of a plan's loop.
 
@@ -191,9 +187,7 @@ class LoopWriter:
         flag, takes = form.kinds["m"][form.flag], list[Value]()
 
         def goes_on(carried: list[Value]) -> Value:
-            """Writes whether any sequence takes the step. All threads have read the flags before one of them
-            writes those of the next step.
-            """
+            """Writes whether any sequence takes the step; all threads read before new flags are written."""
             writer = self.writer_at(code.add(before, carried[0]))
             has_ended = writer.read_slot(writer.slots[flag], writer.share.place, integer(0))
             takes.append(code.and_(code.icmp_signed("<", carried[0], lane.count), code.not_(has_ended)))
@@ -267,10 +261,7 @@ class LoopWriter:
         code = self.code
         for place, (number, type_) in enumerate(self.types_of_memories()):
             wanted = code.icmp_signed("!=", code.word(f"f{place}"), integer(0))
-            with (
-                code.when(code.and_(lane.ends, wanted)),
-                writer.elements(type_.size) as flat,
-            ):
+            with code.when(code.and_(lane.ends, wanted)), writer.elements(type_.size) as flat:
                 value = writer.read_slot(writer.slots[number], writer.share.place, flat)
                 index = code.add(code.multiplied(lane.row, type_.size), flat)
                 made = self.form.dtypes.final[place]

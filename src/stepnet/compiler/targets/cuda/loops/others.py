@@ -252,12 +252,7 @@ def by_blocks(statements: Statements, rows: int, facts: DeviceFacts) -> OtherLoo
 
 
 def by_groups(
-    plan: Plan,
-    rows: int,
-    facts: DeviceFacts,
-    flag: int | None,
-    owners: Ownership,
-    numbers: Precision | None,
+    plan: Plan, rows: int, facts: DeviceFacts, flag: int | None, owners: Ownership, numbers: Precision | None
 ) -> OtherLoop | None:
     """Returns the loop of groups of blocks that is estimated to be the fastest; None if none fits.
 
@@ -273,14 +268,7 @@ def by_groups(
             own = max(LEAST_UNITS, ceil(owners.units / blocks))
             together = min(wanted, max(1, facts.multiprocessors // ceil(owners.units / own)))
             form = grid_form(
-                plan,
-                group_rows,
-                facts,
-                own=own,
-                flag=flag,
-                numbers=numbers,
-                owners=owners,
-                groups=together,
+                plan, group_rows, facts, own=own, flag=flag, numbers=numbers, owners=owners, groups=together
             )
             if form is None:
                 continue

@@ -23,9 +23,7 @@ Value = ir.Value
 
 
 class UnknownElementError(Exception):
-    """A step reads an element of a fiber that the thread does not have, as far as is known when the code is
-    written.
-    """
+    """A step reads an element of a fiber that the thread is not known to have."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +187,8 @@ class UnitWriter(ElementWriter):
     def step(
         self, numbers: list[int], unit: Value, row: RowOfThread, inputs: list[Value] | None
     ) -> dict[int, list[Value]]:
-        """Writes a step of a unit; returns the thread's elements of some nodes.
-
-        inputs: the elements of the inputs; None to find which there are, with any numbers in their place.
+        """Writes a step of a unit; returns the thread's elements of some nodes. inputs: the elements of the
+        inputs; None to find which there are, with any numbers in their place.
         """
         self.begin()
         self.given = None if inputs is None else iter(inputs)

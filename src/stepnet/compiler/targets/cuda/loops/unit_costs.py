@@ -62,9 +62,7 @@ def registers(form: UnitForm, sequences: Collection[int]) -> int:
 
 
 def unit_choice(form: UnitForm, sequences: Collection[int], rows: int, device: DeviceFacts) -> UnitChoice:
-    """Estimates the time of a way to run units. sequences: the inputs that steps read. rows: how many
-    sequences there are.
-    """
+    """Estimates the time of a way to run units. sequences: the inputs of steps. rows: the sequences."""
     facts, group = facts_of(device), form.blocks
     together = max(1, device.registers // (registers(form, sequences) * THREADS))
     blocks = ceil(rows / form.rows) * group

@@ -64,9 +64,7 @@ class UnitForm:
 
 
 def lanes_of(fibers: UnitFibers) -> list[int]:
-    """Lists how many lanes may share a unit. They hand numbers to each other, so all of a warp run the same
-    sequence.
-    """
+    """Lists the numbers of lanes that may share a unit. All lanes of a warp run the same sequence."""
     lengths = [length for length, axis in zip(fibers.lengths, fibers.axes, strict=True) if axis is not None]
     if not lengths:
         return [1]

@@ -46,9 +46,7 @@ def are_alone(form: LoopForm) -> bool:
 
 
 def fibers_of(form: LoopForm) -> UnitFibers | None:
-    """Returns the units of a step that are alone, and their elements of the memories; None if units depend on
-    each other.
-    """
+    """Returns a step's independent units and their elements of memories; None for dependent units."""
     if are_alone(form):
         memories = tuple(form.kinds["m"])
         return UnitFibers(form.body, form.body.type_of(memories[0]).size, (None,) * len(memories), memories)

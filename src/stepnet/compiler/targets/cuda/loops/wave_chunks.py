@@ -37,9 +37,7 @@ class StepChunk:
         return found
 
     def steps_before(self, memory: CudaMemory, begun: DeviceArray | None) -> DeviceArray:
-        """Returns the steps that each sequence did before the chunk. begun: those in earlier calls; None for
-        none.
-        """
+        """Returns the steps of each sequence before the chunk. begun: in earlier calls; None for none."""
         if begun is None:
             return put(memory.device, np.full(self.positions.rows, self.first, np.int64))
         return memory.plus(begun, self.first)

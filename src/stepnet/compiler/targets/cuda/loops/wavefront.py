@@ -162,9 +162,8 @@ class ChunkedLayer:
 
 
 def suiting(array: ChunkedArray | None, call: Call, count: int, reverse: bool) -> ChunkedArray | None:
-    """Returns an array that a layer has made in chunks, if they are those of another layer; else None.
-
-    call: of the other layer. count, reverse: its number of chunks, and whether it begins with the last steps.
+    """Returns an array that a layer has made in chunks, if they are those of another layer; else None. call:
+    of the other layer. count, reverse: its number of chunks, and whether it begins with the last steps.
     """
     if array is None or array.positions is not call.positions:
         return None
@@ -183,9 +182,7 @@ def is_of_rows(plan: Plan, number: int) -> bool:
 
 
 def is_divisible(kernel: CudaKernel) -> bool:
-    """Tells whether a plan can run in chunks of its steps: if it has memories to carry on, and does not count
-    steps from the last one on.
-    """
+    """Tells whether a plan can run in chunks: it has memories, and does not count steps from the end."""
     plan = kernel.plan
     return not (kernel.is_idle or kernel.has_tables or (plan.reverse and kernel.reads_index))
 

@@ -41,7 +41,7 @@ TOO_LONG = f"it has more than {MOST_WORK} pieces of work"
 class CallMemory:
     """Memory that lies elsewhere in later calls: of an argument, or of a value that a call computes.
 
-    notes: those of the call. number: among all memory of the call. room: the memory in this call.
+    notes: the notes of the call. number: among all memory of the call. room: the memory in this call.
     count: the bytes of a value; -1 for an argument. is_of_model: False, see `Allocation`.
     """
 

@@ -69,7 +69,7 @@ NUMBERS = itertools.count()
 class NotedCall:
     """A call whose work was noted, to be given again.
 
-    notes: those of the call. places: where its results lie. counts: the numbers of outputs and of results
+    notes: the notes of the call. places: where its results lie. counts: the numbers of outputs and of results
     per row, which come first. shared: the results that may lie together. bytes: those on the device.
     """
 
@@ -224,9 +224,8 @@ class RecordedBound(CalledKernel):
             self.inner.release()
 
     def __call__(self, call: Call) -> Results:
-        """Runs a call: the first one of a form part by part, later ones as it was recorded.
-
-        Raises `DeviceError` for a call that PyTorch captures in a CUDA graph, and that is not known.
+        """Runs a call: the first one of a form part by part, later ones as it was recorded. Raises
+        `DeviceError` for a call that PyTorch captures in a CUDA graph, and that is not known.
         """
         if reason := self.refused(call):
             return self.in_parts(call, reason)

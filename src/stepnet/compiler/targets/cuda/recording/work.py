@@ -28,8 +28,8 @@ from stepnet.ragged.offsets import offsets_of
 class Recording:
     """The work of a call, to be given again on other memory.
 
-    device: the device. work: gives it. arena: the bytes for values that are no results. sizes: those of the
-    memory of results. results: which memory each of them is in, with its offset, shape and dtype.
+    device: the device. work: gives it. arena: the bytes for values that are no results. sizes: the sizes of
+    the memory of results. results: which memory each of them is in, with its offset, shape and dtype.
     """
 
     device: Device

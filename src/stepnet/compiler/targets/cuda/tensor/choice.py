@@ -74,9 +74,8 @@ class TensorChoice:
 def refuse(
     plan: Plan, schedule: TensorSchedule | None = None, device: DeviceFacts | None = None
 ) -> str | None:
-    """Tells why the loop of a plan does not run on tensor cores; None if it does.
-
-    schedule, device: if given, the reason may be theirs.
+    """Tells why the loop of a plan does not run on tensor cores; None if it does. schedule, device: if given,
+    the reason may be theirs.
     """
     step = TensorStep.of(plan)
     if step.refusal is not None or schedule is None or device is None:
@@ -85,11 +84,7 @@ def refuse(
 
 
 def chosen(
-    plan: Plan,
-    rows: int,
-    device: DeviceFacts,
-    numbers: Precision = "float32",
-    flag: int | None = None,
+    plan: Plan, rows: int, device: DeviceFacts, numbers: Precision = "float32", flag: int | None = None
 ) -> list[TensorChoice]:
     """Lists the loops on tensor cores that a device can run for a plan, the fastest first, by estimates of
     their times; empty if there is none.

@@ -270,9 +270,7 @@ def batch_time(
 
 
 def paced_time(found: LanePace, rows: int, together: int) -> float:
-    """Estimates the microseconds of a step of `rows` sequences at a pace: of all turns that groups take.
-    together: the sequences of a group.
-    """
+    """Estimates the microseconds of a step of `rows` sequences in turns of groups of `together`."""
     return ceil(-(-rows // together) / found.at_once) * found.step
 
 

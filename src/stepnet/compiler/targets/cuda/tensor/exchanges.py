@@ -198,9 +198,7 @@ class ExchangeWriter(PlacesWriter):
         return found
 
     def tagged_piece(self, address: Value, mark: Value) -> tuple[Elements, Value]:
-        """Writes a read of 16 bytes of tagged values; returns two words of values, and whether their tags are
-        the mark.
-        """
+        """Writes a read of 16 tagged bytes; returns two words of values, and whether their tags match."""
         if self.shape.is_packed:
             four = self.function_call("from_cache", FOUR, [address])
             found = [self.extract_element(four, ir.Constant(I32, n)) for n in range(4)]
@@ -217,9 +215,7 @@ class ExchangeWriter(PlacesWriter):
         return words, come
 
     def push(self, left: int, parity: Value) -> None:
-        """Writes the copy of the block's own share of a left operand to the shared memory of the other
-        blocks.
-        """
+        """Writes the copy of the block's share of a left operand to the shared memory of other blocks."""
         number, blocks = self.number, self.schedule.blocks
         pieces = self.shape.published_bytes(left) // 16 // blocks
         own = self.mul(self.share, number(self.shape.published(left) // blocks))

@@ -98,9 +98,7 @@ class PlacesWriter(KernelWriter):
         self.values: dict[int, Elements] = {}
 
     def place_on_plain_units(self) -> None:
-        """Writes a thread's unit and sequence where plain units multiply: lanes that follow one another have
-        the same unit.
-        """
+        """Writes a thread's unit and sequence for plain units: neighbouring lanes have the same unit."""
         number, parts = self.number, self.schedule.parts
         self.part = self.and_(self.lane, number(parts - 1))
         self.units = [
@@ -234,9 +232,7 @@ class PlacesWriter(KernelWriter):
         return self.offset_among(self.shape.staged, self.shape.shared_places, left, parity, unit, row)
 
     def first_of(self, lefts: list[int], places: int, left: int, parity: Value, together: int = 1) -> Value:
-        """Writes the units of left operands before a place of one of them, in as many places each.
-        together: the units of a word.
-        """
+        """Writes the units of left operands before a place of one. together: the units of a word."""
         number, its = self.number, self.shape.published(left) // together
         before = places * sum(map(self.shape.published, lefts[: lefts.index(left)])) // together
         return number(before) if places == 1 else self.add(self.mul(parity, number(its)), number(before))

@@ -312,9 +312,7 @@ class TensorShape:
 
     @property
     def sums_at_once(self) -> int:
-        """The sums of a phase whose parts are in shared memory at the same time: all for 8 sequences, and as
-        many bytes for more.
-        """
+        """The sums of a phase with parts in shared memory at once: all for 8 sequences, fewer for more."""
         sums = self.step.sums
         most = max(sum(sums[n].results for n in phase if n in sums) for phase in self.step.phases)
         return -(-most // self.abreast)

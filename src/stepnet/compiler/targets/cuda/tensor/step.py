@@ -278,9 +278,7 @@ class TensorStep:
         )
 
     def half_of(self, number: int) -> str | None:
-        """Returns the dtype of 16 bits in which the numbers of a value are known to be, None for none: those
-        of a parameter as it was stored.
-        """
+        """Returns the 16-bit dtype of a value's numbers, as a stored parameter has; None if not known."""
         number, _ = self.columns.get(number, (number, 0))
         if number in self.others and self.stored:
             return self.stored[self.body.inputs.index(number)]
@@ -309,9 +307,7 @@ class TensorStep:
 
     @computed_once
     def phases(self) -> list[list[int]]:
-        """The nodes that are computed at each step, by phase. Before a phase, all that its sums read is
-        published.
-        """
+        """The nodes computed at each step, by phase. Before a phase, all that its sums read is published."""
         phase = dict[int, int]()
         for number, node in enumerate(self.body.nodes):
             if node.kind == "source" or node.operation == "concatenate" or self.keeps_order(node):

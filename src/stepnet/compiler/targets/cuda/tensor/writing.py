@@ -105,9 +105,7 @@ class TensorLoopWriter(PlainProductWriter):
         return [exchanged, *after]
 
     def steps_of(self, its: TensorPlaces) -> Value:
-        """Writes the steps of a turn: those of the lane with the most and, after its end, as many as make the
-        number whole.
-        """
+        """Writes the steps of a turn: those of the longest lane, rounded up to a multiple of `whole`."""
         whole = self.number(self.shape.whole)
         turns = self.sdiv(self.add(its.longest, self.sub(whole, self.number(1))), whole)
         return self.mul(turns, whole)
@@ -297,12 +295,7 @@ class TensorLoopWriter(PlainProductWriter):
                     self.write_element("int64", count, self.pointer("taken"), row)
 
     def write_outputs(
-        self,
-        its: TensorPlaces,
-        t: Value,
-        values: dict[int, Elements],
-        live: Elements,
-        at: Elements | None,
+        self, its: TensorPlaces, t: Value, values: dict[int, Elements], live: Elements, at: Elements | None
     ) -> None:
         """Writes stores of the step's outputs, of the sequences that have not ended. at: the entries of the
         step, if they are known.

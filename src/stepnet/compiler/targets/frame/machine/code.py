@@ -67,9 +67,7 @@ constants, for which a function has too few registers.
 
 
 def module_of(declared: MachineProgram, beside: bool = False) -> ir.Module:
-    """Writes the LLVM module of a program with a name. beside: the constants are zeros until the caller
-    writes them.
-    """
+    """Writes a program's LLVM module. beside: the constants are zeros until the caller writes them."""
     module = ir.Module("frame")
     platform = declared.platform
     module.triple = platform.triple
@@ -106,9 +104,7 @@ def write_routines(
 
 
 def builder(
-    function: ir.Function,
-    platform: DevicePlatform,
-    tables: tuple[ir.Value, dict[str, int]] | None = None,
+    function: ir.Function, platform: DevicePlatform, tables: tuple[ir.Value, dict[str, int]] | None = None
 ) -> FrameCode:
     """Begins the body of a function. Loops that copy or clear are not made calls of the C library, which a
     machine may lack. tables: the constants of which it reads elements, and their places there.
@@ -119,7 +115,7 @@ def builder(
 
 
 def write_frame(module: ir.Module, declared: MachineProgram, places: dict[str, int]) -> None:
-    """Writes the function that runs a frame, without checks. places: those of the constants."""
+    """Writes the function that runs a frame, without checks. places: the places of the constants."""
     program, platform = declared.program, declared.platform
     type_ = ir.FunctionType(I32, [POINTER] * (1 + len(declared.ends)))
     function = ir.Function(module, type_, f"{declared.name}_frame")
@@ -152,9 +148,7 @@ class ProductFunctions:
         name: str,
         tables: tuple[ir.Value, dict[str, int]],
     ) -> None:
-        """Counts the products of each size. name: what the names of functions begin with. tables: as of
-        `builder`.
-        """
+        """Counts the products of each size. name: the prefix of functions' names. tables: as of `builder`."""
         self.loops, self.name, self.tables = loops, name, tables
         self.counts = Counter(product_key(loops, each) for each in products)
         self.functions = dict[tuple[object, ...], ir.Function]()

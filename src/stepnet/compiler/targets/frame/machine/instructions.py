@@ -99,16 +99,11 @@ def write_body(
         elif (routine := inline.get(each.operation)) is not None:
             value = write_body(code, operands, routine.parameters, routine.body, width)[routine.result]
         else:
-            name = routine_name(each.operation, width)
+            name = f"{each.operation}.{width}"
             value = code.function_call(name, type_of(each.dtype, width), operands)
         registers.append(value)
         kinds.append(each.dtype)
     return registers
-
-
-def routine_name(name: str, width: int) -> str:
-    """Returns the name of the function that computes a routine on vectors of so many elements."""
-    return f"{name}.{width}"
 
 
 def write_routine(code: FrameCode, routine: Routine, given: Sequence[ir.Value], width: int) -> None:

@@ -131,9 +131,7 @@ def sums_of_columns(
 def sums_of_words(
     loops: FrameLoopCode, loop: ProductLoop, row: ir.Value, base: ir.Value, begins: Sums
 ) -> Sums:
-    """Writes the sums of a group of columns whose weights lie in words; returns them. Takes what
-    `sums_of_columns` takes.
-    """
+    """Writes the sums of a group of columns with weights in words, as `sums_of_columns` does."""
     code, dtype = loops.code, loops.program.by_name[loop.left.buffer].dtype
     joined, together = is_joined(loops.program, loop), 4 if dtype == "int8" else 2
     words = (len(begins) + 1) // 2
@@ -203,9 +201,7 @@ def multiplied(code: FrameCode, x: ir.Value, w: ir.Value, total: ir.Value) -> ir
 def sums_of_vectors(
     loops: FrameLoopCode, loop: ProductLoop, row: ir.Value, base: ir.Value, begins: Sums
 ) -> Sums:
-    """Writes the sums of a group of columns whose weights lie in vectors; returns them. Takes what
-    `sums_of_columns` takes.
-    """
+    """Writes the sums of a group of columns with weights in vectors, as `sums_of_columns` does."""
     code, dtype = loops.code, loops.program.by_name[loop.left.buffer].dtype
     lanes, element = LANES[dtype], I8 if dtype == "int8" else I16
     type_, width = vector_of(element, lanes), len(begins)

@@ -75,7 +75,7 @@ class InterfaceCode:
     """Writes the public functions of a program into a module.
 
     module: it has the function that runs a frame, NAME_frame, and the constants, NAME_weights. begin: makes
-    the builder of a function. places: those of the constants.
+    the builder of a function. places: the places of the constants.
     """
 
     def __init__(

@@ -68,7 +68,9 @@ class FrameLoopCode:
     # ---- elements
 
     def address(self, view: StridedView, indices: Indices) -> ir.Value:
-        """Writes the address of an element. indices: those of the view's axes; they may be vectors' first."""
+        """Writes the address of an element. indices: the indices of the view's axes; they may be vectors'
+        first.
+        """
         size = self.program.by_name[view.buffer].itemsize
         address = self.code.at(self.bases[view.buffer], view.offset * size)
         for index, stride in zip(indices, view.strides, strict=True):
@@ -104,7 +106,7 @@ class FrameLoopCode:
     ) -> list[ir.Value]:
         """Writes nested loops that carry values from element to element; returns the last ones.
 
-        sizes: those of the axes, outermost first. write: writes an element, of its indices and the values
+        sizes: the sizes of the axes, outermost first. write: writes an element, of its indices and the values
         before it; returns the values after it.
         """
         if not sizes:
@@ -112,10 +114,7 @@ class FrameLoopCode:
         if sizes[0] == 1:
             return self.nest(sizes[1:], carried, write, (*indices, self.code.number(0)))
         return self.code.carry(
-            0,
-            sizes[0],
-            carried,
-            lambda index, values: self.nest(sizes[1:], values, write, (*indices, index)),
+            0, sizes[0], carried, lambda index, values: self.nest(sizes[1:], values, write, (*indices, index))
         )
 
     # ---- elementwise operations

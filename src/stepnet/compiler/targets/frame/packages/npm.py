@@ -44,7 +44,7 @@ def npm_package(declared: MachineProgram, beside: bool) -> dict[str, bytes]:
         contents[f"{name}.weights"] = data
         weights = {"file": f"{name}.weights", "bytes": len(data), "digest": sha256(data).hexdigest()}
     return {
-        "package.json": json_bytes(package(name, list(contents))),
+        "package.json": (json.dumps(package(name, list(contents)), indent=2) + "\n").encode(),
         f"{name}.js": script(declared, weights).encode(),
         f"{name}.d.ts": declarations(declared).encode(),
         **contents,
@@ -98,20 +98,15 @@ def described(buffer: FrameBuffer) -> Mapping[str, Any]:
     return {"name": buffer.name, "type": buffer.dtype, "size": buffer.size}
 
 
-def json_bytes(value: Any) -> bytes:
-    """Returns a value as a JSON file."""
-    return (json.dumps(value, indent=2) + "\n").encode()
-
-
 def declarations(declared: MachineProgram) -> str:
     """Returns the types of the ES module, for TypeScript."""
     program = declared.program
-    given = both(program.of("input"))
-    result = both(program.of("output"))
+    given = type_of_ends(program.of("input"))
+    result = type_of_ends(program.of("output"))
     return TYPES_TEXT.format(name=declared.name, about=declared.about, given=given, result=result)
 
 
-def both(buffers: list[FrameBuffer]) -> str:
+def type_of_ends(buffers: list[FrameBuffer]) -> str:
     """Returns the type of the inputs or outputs of a step: one array, or an object of several."""
     if len(buffers) == 1:
         return TYPES[buffers[0].dtype]
