@@ -122,6 +122,7 @@ SHOWN_TO = {
         "compiler.targets": "Order library_engine",
         "compiler.targets.frame": "BuiltSource DEVICES FrameProgram FrameSizes ModelStep "
         "built_device built_source",
+        "model.model": "Model checked_model",
         "model.streams.composed": "stream_refusal",
         "model.streams.frames": "step_of_call with_names",
         "compiler.targets.library": "ArrayArgument ArrayText CODES CallSpecification Description ERRORS "

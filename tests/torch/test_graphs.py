@@ -236,6 +236,36 @@ def matrix(size: int) -> Any:
     return stepnet.torch.Recurrence(Matrix(size), (torch.zeros(1, INPUTS), torch.zeros(1, size, size)))
 
 
+def whole_to_half(t: torch.Tensor) -> torch.Tensor:
+    """Casts whole numbers: lengths, and the number of a compiled step, which half precision would round."""
+    return t if t.is_floating_point() else t.bfloat16()
+
+
+CHANGES = {
+    "sizes": lambda t: t[:0] if t.dim() else t,
+    "dtypes": torch.Tensor.bfloat16,
+    "whole": whole_to_half,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_hooks_on_saved_tensors_give_back_their_shapes_and_dtypes(change: str):
+    """A graph passes on what hooks give, and machine code reads its memory."""
+    layer, steps = Case("GRU").modules()[1], numbers(STEPS, BATCH, INPUTS)
+    for module, x in ((layer, FORMS["packed in order"](steps, layer)), (matrix(8), steps.float())):
+        run, found = torch.compile(module, backend="aot_eager", fullgraph=True), list[Any]()
+        for unpack in (torch.clone, CHANGES[change]):
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+                loss = run(x)[1].sum()
+            if unpack is torch.clone:
+                found.append(torch.autograd.grad(loss, [*module.parameters()]))
+                continue
+            with pytest.raises(InputError, match="a hook on saved tensors gives a tensor of shape"):
+                loss.backward()
+        right = torch.autograd.grad(module(x)[1].sum(), [*module.parameters()])
+        torch.testing.assert_close(found, [right])
+
+
 class TwoMatrices(torch.nn.Module):
     """Two recurrences, of which only the second is trained in blocks."""
 
@@ -326,6 +356,8 @@ def test_an_exported_layer_runs_with_gradients(strict: bool):
 
 ELSEWHERE = """
 import sys, torch, stepnet.torch
+with torch._dynamo.config.patch(allow_rnn=True):
+    torch.compile(stepnet.torch.GRU(3, 4), backend="eager", fullgraph=True)(torch.ones(2, 1, 3))
 for path in sys.argv[1:]:
     program = torch.export.load(path).module()
     print(program(torch.ones(4, 2, 3, dtype=torch.float64))[0].sum().item(), flush=True)
@@ -333,7 +365,9 @@ for path in sys.argv[1:]:
 
 
 def test_saved_programs_in_another_process(tmp_path: Any):
-    """That of a layer runs; that of another cell says that its module is not there."""
+    """A layer is compiled by the first call of a process, and that of a program runs; that of another cell
+    says that its module is not there.
+    """
     paths, ours = [tmp_path / "layer.pt2", tmp_path / "cell.pt2"], Case("GRU", {"num_layers": 2}).modules()[1]
     for module, path in zip((ours, noisy()), paths, strict=True):
         torch.export.save(exported(module), path)

@@ -1,9 +1,12 @@
 """Calls of layers with gradients whose kind came before: results and gradients are those of torch.nn."""
 
 import copy
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
+from tolerance import assert_close
 
 torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -177,7 +180,9 @@ def test_hooks_on_saved_tensors_give_back_their_shapes_and_dtypes(kind: str, cal
 def test_what_is_saved_besides_is_one_tensor_that_hooks_may_cast(kind: str, saved: str | None) -> None:
     """Of numbers of floating point, also where they are computed in another precision than they are saved."""
     layer, x = getattr(st, kind)(5, 6, saved=saved), torch.randn(3, 4, 5)
-    weights = [*layer.parameters()]
+    theirs, weights = getattr(torch.nn, kind)(5, 6, dtype=torch.float64), [*layer.parameters()]
+    theirs.load_state_dict(layer.state_dict())
+    right = torch.autograd.grad(theirs(x.double())[0].square().sum(), [*theirs.parameters()])
     for _ in range(4):
         packed = list[Any]()
 
@@ -191,15 +196,35 @@ def test_what_is_saved_besides_is_one_tensor_that_hooks_may_cast(kind: str, save
         ):
             layer(x)
         mine = [t for t in packed if all(t.shape != each.shape for each in (x, *weights))]
-        assert [t.dim() for t in mine if t.shape != (3, 4, 6)] == [1]
-        exact = torch.autograd.grad(layer(x)[0].square().sum(), weights)
+        kinds = [(t.dim(), t.dtype) for t in mine if t.shape != (3, 4, 6)]
+        assert kinds == [(1, getattr(torch, saved or "float32"))]
+        own = torch.autograd.grad(layer(x)[0].square().sum(), weights)
+        for one, exact in zip(own, right, strict=True):
+            assert_close(one, exact, *x.shape[:2], dtype=saved or "float32")
         if saved is not None:
             continue
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t.float()):
             outputs = layer(x)[0]
         cast = torch.autograd.grad(outputs.square().sum(), weights)
-        torch.testing.assert_close(cast, exact, atol=0.3, rtol=0.05)
-        assert not all(map(torch.equal, cast, exact))
+        for one, exact in zip(cast, right, strict=True):
+            assert_close(one, exact, *x.shape[:2], dtype="bfloat16")
+        assert not all(map(torch.equal, cast, own))
+
+
+@pytest.mark.parametrize("rows", [4, 400])
+def test_what_hooks_see_between_values_are_zeros(rows: int) -> None:
+    """And not what was in the memory before, by which a hash or a search for NaN would differ."""
+    layer, x, seen = st.LSTM(5, 6), torch.randn(3, rows, 5), list[Any]()
+    layer(x)
+    ((known,),) = [layer.__dict__[KNOWN].values()]
+    if rows == 4:
+        assert not known.small.further.make().any()
+    else:
+        known.small.further.make = partial(np.full_like, known.small.further.make(), np.nan)
+    for _ in range(3):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t.clone()) or t, lambda t: t):
+            layer(x)
+    assert all(torch.isfinite(each).all() for each in seen)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

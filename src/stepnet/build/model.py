@@ -7,13 +7,12 @@ from typing import Any
 from stepnet.compiler.targets import Order
 from stepnet.compiler.targets.library import ArrayArgument, CallSpecification
 from stepnet.compiler.trace.spec import specs
-from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.c_names import c_name
 from stepnet.compiler.values.dtypes import computed
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError
 from stepnet.model.graph.graph import Graph
-from stepnet.model.model import Model
+from stepnet.model.model import Model, checked_model
 
 PREFIX = {"output": "y_"}
 """The beginnings of the names of arrays, ahead of the names of the values, by kind."""
@@ -37,11 +36,7 @@ def built_model(
     Raises `InputError` if `model` is not a model, if its inputs are unknown, if a static is a sequence, or if
     its sequences end early.
     """
-    if not isinstance(model, Model):
-        raise InputError(
-            f"a library is built of an RNN, a Stack, a Bidirectional or a Graph, not {short_repr(model)}"
-        )
-    if model.ends_early:
+    if checked_model(model, "a library is built of").ends_early:
         raise InputError(
             "sequences that end early (until=) are not built: Python decides at which step they end"
         )

@@ -13,12 +13,13 @@ from stepnet.compiler.targets.cuda.emulation.emulator import EmulatedDevice
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.options import CudaOptions, CudaPrecision, checked_options
 from stepnet.compiler.targets.cuda.ptx import CAPABILITIES, translated
-from stepnet.compiler.values.arguments import checked_integer, kind, short_repr
+from stepnet.compiler.values.arguments import checked_integer, short_repr
 from stepnet.errors import ArgumentError, InputError
-from stepnet.model.model import Model
+from stepnet.model.model import Model, checked_model
 
 EMULATED = "cuda-emulated"
 """The name of the engine that runs kernels in emulation."""
+OF_KERNELS = "kernels are of"
 
 
 def ptx(
@@ -58,7 +59,7 @@ def ptx(
     count = checked_integer(rows, "rows is the number of sequences of a call, a whole number from 1 on", 1)
     options = checked_options(precision, batch_invariant)
     memory = CudaMemory(EmulatedDevice(facts=known_facts(version)))
-    schedule = checked_model(model).program.schedule_for(EMULATED)
+    schedule = checked_model(model, OF_KERNELS).program.schedule_for(EMULATED)
     found = kernels_of(schedule, memory, options, count)
     return {name: translated(code, version) for name, code in found}
 
@@ -136,11 +137,4 @@ def emulate(model: Model, *arguments: Any, **options: Any) -> Any:
             "emulate takes no engine=, as it runs a model by 'cuda-emulated'; to run it with options of the "
             "engine, call the model: model(x, engine='cuda-emulated:tf32')"
         )
-    return checked_model(model)(*arguments, engine=EMULATED, **options)
-
-
-def checked_model(model: Any) -> Model:
-    """Returns a model unchanged; raises `InputError` for what is no model."""
-    if not isinstance(model, Model):
-        raise InputError(f"a model such as sn.RNN(step, ...) or sn.load(path) is needed, not {kind(model)}")
-    return model
+    return checked_model(model, OF_KERNELS)(*arguments, engine=EMULATED, **options)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from stepnet.errors import StepError
+from stepnet.keras.backend import KerasBackend
 from stepnet.keras.installed import installed
 from stepnet.keras.packed_inputs import PackedInputs
 from stepnet.keras.records import note
@@ -22,7 +23,7 @@ in_symbolic_scope: Any = installed("keras.src.backend.common.symbolic_scope").in
 ON = {name: f"stepnet.keras.on_{name}" for name in ("torch", "numpy", "tensorflow", "jax")}
 """The module that runs calls on each backend of Keras."""
 
-backend: Any = import_module(ON.get(keras.backend.backend(), "stepnet.keras.on_others"))
+backend: KerasBackend = import_module(ON.get(keras.backend.backend(), "stepnet.keras.on_others")).BACKEND
 
 OWN_LOOP: ContextVar[Any] = ContextVar("OWN_LOOP", default=None)
 """The layer whose own loop is running now, or None."""

@@ -18,6 +18,7 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError
 from stepnet.keras.array_call import FOLDERS, ArrayCall, check_not_exported
 from stepnet.keras.array_net import ArrayFunction, ArrayNet
+from stepnet.keras.backend import KerasBackend
 from stepnet.keras.cells import NAMED, cells_in
 from stepnet.keras.installed import installed
 from stepnet.keras.packed_inputs import PackedInputs
@@ -30,18 +31,6 @@ buffer_callback: Any = installed("jax.experimental.buffer_callback").buffer_call
 Tensors = Sequence[Any]
 
 FOLDERS.append(os.path.dirname(installed("jax._src.export").__file__) + os.sep)
-
-
-def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: on JAX, Keras' own loop computes symbolic results, which have shapes but no numbers. The
-    arguments, those of a call, are not read.
-    """
-    return None
-
-
-def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function unchanged; on torch and tensorflow it is wrapped to be hidden from tracers."""
-    return function
 
 
 def prepare(
@@ -177,3 +166,6 @@ def shaped(leads: dict[Any, tuple[int, ...]], type_: Type) -> Any:
     leads: the leading axes by extent, such as (batch, time) for values with one entry per step.
     """
     return jax.ShapeDtypeStruct((*leads.get(type_.extent, ()), *type_.shape), type_.dtype)
+
+
+BACKEND = KerasBackend(prepare)

@@ -4,20 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stepnet.keras.array_call import ArrayCall
+from stepnet.keras.backend import KerasBackend
 from stepnet.keras.packed_inputs import PackedInputs
 from stepnet.keras.recurrences import Results
-
-
-def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: on NumPy, Keras' own loop computes symbolic results, of which Keras reads the shapes. The
-    arguments, those of a call, are not read.
-    """
-    return None
-
-
-def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function unchanged; other backends hide it from their tracers, and NumPy has none."""
-    return function
 
 
 def prepare(
@@ -30,3 +19,6 @@ def prepare(
     """
     call = ArrayCall.of(layer, packed, states, mask, training)
     return lambda: call.results(call.loop.results(call.tensors, call.mask))
+
+
+BACKEND = KerasBackend(prepare)

@@ -18,6 +18,7 @@ from stepnet.compiler.net.types import ROWS, STEPS, Type
 from stepnet.errors import StepError
 from stepnet.keras.array_call import EXPORTED, ArrayCall, check_not_exported
 from stepnet.keras.array_net import Array, ArrayFunction, ArrayNet
+from stepnet.keras.backend import KerasBackend
 from stepnet.keras.installed import installed
 from stepnet.keras.packed_inputs import PackedInputs
 from stepnet.keras.recurrences import Results
@@ -26,13 +27,6 @@ tf: Any = installed("tensorflow")
 in_xla: Any = installed("tensorflow.python.ops.control_flow_util").GraphOrParentsInXlaContext
 save_context: Any = installed("tensorflow.python.saved_model.save_context")
 Tensors = Sequence[Any]
-
-
-def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: on TensorFlow, Keras' own loop computes symbolic results, which have shapes but no
-    numbers. The arguments, those of a call, are not read.
-    """
-    return None
 
 
 def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,3 +158,6 @@ def exclusive_copy(array: Array, others: Sequence[Array]) -> Array:
     """
     shared = any(np.may_share_memory(array, other) for other in others)
     return array.copy() if shared else np.ascontiguousarray(array)
+
+
+BACKEND = KerasBackend(prepare, without_tracing=without_tracing)

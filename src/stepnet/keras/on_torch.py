@@ -9,6 +9,7 @@ from typing import Any
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError
+from stepnet.keras.backend import KerasBackend
 from stepnet.keras.cells import is_named
 from stepnet.keras.dropout import read_dropout_masks
 from stepnet.keras.installed import installed
@@ -23,9 +24,6 @@ from stepnet.torch.sequences import HOST
 keras: Any = installed()
 torch: Any = installed("torch")
 tree: Any = keras.tree
-
-without_tracing: Any = torch.compiler.disable
-"""Decorator that stops torch.compile from tracing a function."""
 
 
 def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
@@ -170,3 +168,6 @@ def check(layer: Any, packed: PackedInputs, states: Any, mask: Any, engine: Orde
         cell = layer.cell
         if mask is not None or cell.recurrent_dropout or not getattr(cell, "reset_after", True):
             raise StepError("use_cudnn=True asks for cuDNN, which does not run this layer")
+
+
+BACKEND = KerasBackend(prepare, symbolic_results, torch.compiler.disable)

@@ -23,7 +23,7 @@ from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, checked_engine, gradient_order, order_of
-from stepnet.compiler.values.arguments import advised, file_path, flag, unknown_argument
+from stepnet.compiler.values.arguments import advised, file_path, flag, short_repr, unknown_argument
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
@@ -718,11 +718,20 @@ class Model(ABC):
 
 def differentiable(model: Any) -> Model:
     """Returns a model unchanged; raises `InputError` for a value that is not a model, or has no gradient."""
-    if not isinstance(model, Model):
-        kind = type(model).__name__
-        raise InputError(f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of type {kind}")
-    if model.gradient_refusal is not None:
+    if checked_model(model, "gradients are of").gradient_refusal is not None:
         raise InputError(model.gradient_refusal)
+    return model
+
+
+def checked_model(model: Any, what: str) -> Model:
+    """Returns a model unchanged; raises `InputError` for a value that is not a model. what: the words of the
+    message ahead of what a model is.
+    """
+    if not isinstance(model, Model):
+        raise InputError(
+            f"{what} an RNN, a Stack, a Bidirectional or a Graph, not {short_repr(model)}: give a model such "
+            "as sn.RNN(step, ...) or sn.load(path)"
+        )
     return model
 
 

@@ -59,20 +59,30 @@ def saved_for_backward(ctx: Any) -> tuple[Any, ...]:
     memory of what was saved.
     """
     tensors = ctx.saved_tensors
-    if [*map(form_of, tensors)] == ctx.forms:
-        return tensors
-    for tensor, form in zip(tensors, ctx.forms, strict=True):
+    check_saved(tensors, ctx.forms)
+    return tensors
+
+
+def check_saved(tensors: Sequence[Any], forms: list[Any]) -> None:
+    """Raises `InputError` if a hook on saved tensors changed the shape or the dtype of one of these, whose
+    forms, by `form_of`, are given.
+    """
+    if [*map(form_of, tensors)] == forms:
+        return
+    for tensor, form in zip(tensors, forms, strict=True):
         if form_of(tensor) != form:
             (shape, dtype), (other, kind) = form or ((), None), form_of(tensor) or ((), None)
             raise InputError(
                 f"a hook on saved tensors gives a tensor of shape {tuple(other)} and {kind} in place of "
                 f"one of shape {tuple(shape)} and {dtype}: it must give back the values that were saved"
             )
-    return tensors
 
 
 def form_of(tensor: Any) -> Any:
-    """Returns the shape and the dtype of a tensor, None for None."""
+    """Returns the shape and the dtype of a tensor, None for None.
+
+    Strides are no part of it, as tensors with gaps are copied, nor devices: DLPack lends no memory elsewhere.
+    """
     return None if tensor is None else FORM(tensor)
 
 

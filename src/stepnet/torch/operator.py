@@ -23,7 +23,8 @@ from stepnet.errors import InputError
 from stepnet.model.gradients.differentiable import FixedPasses
 from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.program import Asked
-from stepnet.torch.arrays import HALVES, carried
+from stepnet.ragged.positions import Positions
+from stepnet.torch.arrays import HALVES, carried, check_saved
 from stepnet.torch.bound import DifferentiableLayers
 from stepnet.torch.decompositions import in_operators
 from stepnet.torch.keys import engines_on, may_change, runnable_of, with_engines
@@ -232,14 +233,50 @@ def recurrence_backward(
         `recurrence`.
     inputs: the inputs of `recurrence`, the cotangents of its floating-point results, its saved values, and
         the number of the compiled step that computed them, if the module may change.
+
+    Raises `InputError` if a hook on saved tensors changed the shape or the dtype of one of these.
     """
-    runnable = forward_of(key, int(inputs[-1])) if may_change(key) else runnable_of(key)
+    *inputs, number = inputs if may_change(key) else (*inputs, None)
+    if number is not None:
+        check_saved([number], [((), torch.int64)])
+    runnable = runnable_of(key) if number is None else forward_of(key, int(number))
     where = SequencePlaces.of_operator(form, place)
     net, passes = runnable.net, passes_of(runnable, wanted, engines_on(inputs[0].device, key))
-    data, count, floats = inputs[0], len(net.inputs), len(net.floats)
+    count, floats = len(net.inputs), len(net.floats)
+    positions = positions_of_saved(runnable, passes, where, inputs)
     tensors = runnable.flat(where, inputs[:count])
-    cotangents, saved = inputs[count : count + floats], inputs[count + floats :][: len(passes.saved)]
-    return list(run_backward(passes, where.positions(data), tensors, cotangents, saved))
+    return list(run_backward(passes, positions, tensors, inputs[count:][:floats], inputs[count + floats :]))
+
+
+def positions_of_saved(
+    runnable: DifferentiableLayers, passes: FixedPasses, where: SequencePlaces, inputs: list[Any]
+) -> Positions:
+    """Returns the positions of the sequences of a backward pass.
+
+    inputs: those of the net, the cotangents of its floating-point results, and the saved values.
+
+    Raises `InputError` if a hook on saved tensors changed the shape or the dtype of one: a graph passes on
+    what a hook gives.
+    """
+    net, count = runnable.net, runnable.sequences
+    lead = inputs[0].shape[: where.lead]
+    whole = [(each.shape, torch.int64 if each.is_floating_point() else each.dtype) for each in where.tensors]
+    check_saved(where.tensors, whole)
+    check_saved(inputs[:count], [form_of_type(type_, lead) for type_ in net.inputs[:count]])
+    positions = where.positions(inputs[0])
+    leads = {STEPS: (lead.numel(),), ROWS: (positions.rows,)}
+    types = [
+        *net.inputs[count:],
+        *(net.results[at] for at in net.floats),
+        *(passes.types[at] for at in passes.saved),
+    ]
+    check_saved(inputs[count:], [form_of_type(type_, leads.get(type_.extent, ())) for type_ in types])
+    return positions
+
+
+def form_of_type(type_: Type, lead: Sequence[int]) -> Any:
+    """Returns the form of a tensor of a type, as `form_of` does. lead: the axes ahead of its features."""
+    return (*lead, *type_.shape), getattr(torch, type_.dtype)
 
 
 def passes_of(runnable: DifferentiableLayers, wanted: Sequence[int], engine: Order) -> FixedPasses:

@@ -70,7 +70,7 @@ PADDED = "time", "batch"
 Array = np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=True)  # written at once, as torch.compile traces calls of the class
 class SequencePlaces:
     """Form of the data of sequences and the positions in it, as tensors, so that a graph of PyTorch can
     contain them.

@@ -398,7 +398,7 @@ def refusals() -> dict[str, Callable[[], Any]]:
     ending = sn.RNN(normed, PARAMS, memory=3, until=lambda y, h: h[:, 0] > 0)
     _, of_lstm = sn.vjp(cell("lstm"))(x, engine="interpret")
     return {
-        "not of type function": lambda: sn.vjp(squares),  # type: ignore[arg-type]
+        "or a Graph, not <function": lambda: sn.vjp(squares),  # type: ignore[arg-type]
         "one by one": lambda: sn.vjp(sn.Stack([ending])),
         "take vjp of it": lambda: sn.value_and_grad(squares, ending)(x, sequences(3)),
         "wrt is some of": lambda: sn.vjp(layer)(x, wrt="weights"),

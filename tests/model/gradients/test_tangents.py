@@ -203,8 +203,9 @@ def test_tangents_of_half_precision_are_wide() -> None:
 
 @pytest.mark.parametrize("value", [np.tanh, 3])
 def test_tangents_are_those_of_models(value: Any) -> None:
-    kind = type(value).__name__
-    message = f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not of type {kind}"
+    message = (
+        f"gradients are of an RNN, a Stack, a Bidirectional or a Graph, not {value}: give a model such as"
+    )
     with pytest.raises(StepnetError, match=message):
         sn.jvp(value)
 

@@ -410,7 +410,7 @@ def test_mistakes() -> None:
     of_steps = sn.value_and_grad(squares, sn.Graph(begins_with_a_static, OWN))
     deep = sn.Ragged.from_list([[np.ones((1, 3))] * length for length in LENGTHS], features=(3,), levels=2)
     mistakes: dict[str, Callable[[], Any]] = {
-        "a Bidirectional or a Graph, not of type dict": lambda: sn.vjp({}),  # type: ignore[arg-type]
+        "a Bidirectional or a Graph, not {}": lambda: sn.vjp({}),  # type: ignore[arg-type]
         r"wrt is some of 'params', 'inputs', 'statics', not": lambda: run(x, wrt="initial"),
         "with initial= a graph runs step by step: this model has no stream: a": lambda: run(
             x, initial="zeros"

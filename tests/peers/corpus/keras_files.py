@@ -145,9 +145,13 @@ def save(made, folder):
     for name, what in kinds.items():
         model = filled(globals()[name]())
         model.save(folder / f"{name}.keras")
-        made.add(f"{name}.keras", what, numbers(model, row=name in ("row", "states")))
-    filled(apart()).save(folder / "apart.keras")
-    made.add("apart.keras", "GRU in both directions, which stay apart", {})
+        known = numbers(model, row=name in ("row", "states"))
+        made.add(f"{name}.keras", what, known)
+    model, (x, _) = filled(apart()), known["*"]
+    model.save(folder / "apart.keras")
+    each = zip(("apart/forward", "apart/backward"), model(x), strict=True)
+    known = {name: (x, keras.ops.convert_to_numpy(y)) for name, y in each}
+    made.add("apart.keras", "GRU in both directions, which stay apart", known)
     for name, model in keras_cells.models(keras):
         filled(model).save(folder / f"{name}.keras")
         known = keras_cells.numbers(keras, keras.ops.convert_to_numpy, name, model)

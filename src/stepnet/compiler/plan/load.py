@@ -47,7 +47,9 @@ class Machine:
     exchange: bytes that a thread reads which another one has just written, beyond the first cache line, whose
         way is part of a barrier.
     uneven: by how much of its time a thread is late whose part of the work is fixed, because another process
-        has some of its processor, or, in a virtual machine, of its core.
+        has some of its processor, or, in a virtual machine, of its core. It is no rate of the machine: it
+        is what else runs there, now or later. `stepnet tune`, which leaves out calls that others disturb,
+        does not measure it.
     block: the time of a block of a wavefront besides its steps.
     room: the fraction of a cache that parameters may fill without loss.
     lost: the further fraction by which parameters must exceed this until almost all are evicted between

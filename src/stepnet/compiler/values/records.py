@@ -8,6 +8,8 @@
 The standard library writes and compiles six functions for each class when its module is imported. Most of
 them are never called, and a process imports hundreds of such classes before its first result. Everything
 else is the standard library's: `fields`, `replace`, defaults, and what a class may inherit.
+
+torch.compile cannot trace how a method is written: classes that it traces have `init=True`.
 """
 
 import dataclasses
@@ -187,7 +189,7 @@ else:
 
     def dataclass(class_=None, /, **options):
         """Makes a class a dataclass, as `dataclasses.dataclass` does, with the options frozen, eq and repr; a
-        class with other options is made by that.
+        class with other options, such as init=True, is made by that, at once.
         """
         if class_ is None:
             return lambda given: dataclass(given, **options)

@@ -27,7 +27,7 @@ MODES = {"GRU": "gru", "LSTM": "lstm", "RNN_TANH": "simple_rnn", "RNN_RELU": "si
 """For each `mode` of torch.nn.RNNBase, the cell that it computes; their gates are in the same order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=True)  # written at once, as torch.compile traces calls of the class
 class CellSizes:
     """Sizes and settings of a recurrent module of torch.nn, which determine its net.
 

@@ -7,12 +7,13 @@ machine code.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.targets import Call, Order
-from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, maker_of
+from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, bytes_of, maker_of
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import computed_once
 from stepnet.model.executables import Runs, form_of
@@ -24,12 +25,14 @@ Array = np.ndarray
 Spec = tuple[tuple[int, ...], str]
 GIVEN = np.zeros(0)
 """Stands for an array of which a call gives the address."""
+ZEROED = 2**15
+"""The most bytes of an array that are all set to 0 in less time than the gaps between its values."""
 
 
 class OneArray:
     """The places of several values in one array, which frameworks keep as one tensor.
 
-    starts: where each begins, in bytes. new: makes the array.
+    starts: where each begins, in bytes.
     """
 
     def __init__(self, specs: Sequence[Spec], other: str) -> None:
@@ -40,7 +43,19 @@ class OneArray:
         (common, *others) = dict.fromkeys(dtype for _, dtype in specs) or [other]
         dtype = np.dtype("uint8" if others else common)
         self.starts, self.arrays = joint.starts, joint.arrays
-        self.new = maker_of(((joint.bytes // dtype.itemsize,), dtype))
+        is_short, size = joint.bytes <= ZEROED, joint.bytes // dtype.itemsize
+        self.make = partial(np.zeros, size, dtype) if is_short else maker_of(((size,), dtype))
+        ends = [start + bytes_of(spec) for start, spec in zip(self.starts, specs, strict=True)]
+        gaps = zip(ends, [*self.starts[1:], joint.bytes], strict=True)
+        places = [slice(end // dtype.itemsize, start // dtype.itemsize) for end, start in gaps]
+        self.gaps = [] if is_short else places
+
+    def new(self) -> Array:
+        """Makes the array, with zeros between the values: hooks on saved tensors may read all of it."""
+        array = self.make()
+        for gap in self.gaps:
+            array[gap] = 0
+        return array
 
 
 class AddressedNet:

@@ -26,17 +26,20 @@ def by_numpy(v: Any) -> Any:
     return (v - np.mean(v, -1, keepdims=True)) / np.sqrt(np.var(v, -1, keepdims=True) + 1e-5)
 
 
-def model(norm: Callable[[Any, Any], Any], dtype: str = "float32", scale: float = 1.0, **how: Any) -> sn.RNN:
-    """A recurrence whose step is the hyperbolic tangent of a norm of its sums."""
+def model(
+    norm: Callable[[Any, Any], Any], dtype: str = "float32", scale: float = 1.0, times: float = 1.0
+) -> sn.RNN:
+    """A recurrence whose step is the hyperbolic tangent of a norm of its sums. times: that W is larger by."""
     chance = np.random.default_rng(3)
     params = {n: (scale + chance.normal(0, 0.5, shape)).astype(dtype) for n, shape in SHAPES.items()}
+    params["W"] *= times
 
     def step(x: Any, h: Any, p: Any) -> Any:
         """One step."""
         h = np.tanh(norm(x @ p["W"] + h @ p["R"] + p["b"], p) * p["g"])
         return h, h
 
-    return sn.RNN(step, params, memory=W, inputs=5, **how)
+    return sn.RNN(step, params, memory=W, inputs=5)
 
 
 def sums_of_values(net: Any) -> int:
@@ -53,11 +56,14 @@ def test_a_step_takes_no_mean_of_its_products(norm: Callable[[Any], Any]) -> Non
     assert centre(after) is after
 
 
-@pytest.mark.parametrize("scale", [0.0, 30.0])
-def test_results_are_those_of_the_step(scale: float) -> None:
-    """Also where weights are large beside their differences, of which alone the result depends."""
-    x = np.random.default_rng(4).normal(size=(3, 6, 5)).astype("f4")
-    rnn, exact = (model(lambda v, p: normalised(v), dtype, scale) for dtype in ("float32", "float64"))
+@pytest.mark.parametrize(("scale", "times"), [(0.0, 1.0), (30.0, 1.0), (30.0, 2.0**122)])
+def test_results_are_those_of_the_step(scale: float, times: float) -> None:
+    """Also where weights are large beside their differences, of which alone the result depends, and where a
+    sum of weights is infinite.
+    """
+    x = np.random.default_rng(4).normal(size=(3, 6, 5))
+    x = (np.copysign(np.maximum(np.abs(x), 0.1), x) / times).astype("f4")  # none so small that it is flushed
+    rnn, exact = (model(lambda v, p: normalised(v), dtype, scale, times) for dtype in ("float32", "float64"))
     found, last = rnn(x, engine="cuda-emulated")
     expected, end = exact(x.astype("f8"), engine="interpret")
     terms = 6 * W * (1 + scale) ** 2

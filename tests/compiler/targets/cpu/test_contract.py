@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 import numpy as np
@@ -17,7 +18,7 @@ from stepnet.compiler.net import STEPS, Builder, Type, totals
 from stepnet.compiler.net.encodings import rounded
 from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.products import contract as module
-from stepnet.compiler.targets.cpu.running.finish import contract_sums, joined
+from stepnet.compiler.targets.cpu.running import finish
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 Array = np.ndarray
@@ -263,9 +264,9 @@ def test_a_contract_sums_what_it_packs() -> None:
     both = [builder.add("reduce", value, how="sum") for value in sums]
     contracts = [builder.add("contract", *pair) for pair in ((d, x), (one, x), (d, d))]
     net, tasks = builder.net([*both, *contracts]), [*sums, *both, *contracts]
-    found = {place: (each.number, each.side) for place, each in contract_sums(net, tasks, ()).items()}
+    found = {place: (each.number, each.side) for place, each in finish.contract_sums(net, tasks).items()}
     assert found == {contracts[0]: (both[0], "right"), contracts[2]: (both[1], "right")}
-    ((place, each),) = contract_sums(net, tasks, {sums[0]}).items()
+    ((place, each),) = finish.contract_sums(builder.net([*both, *contracts, sums[0]]), tasks).items()
     assert (place, each.number, each.between, each.side) == (contracts[0], both[1], sums[1], "left")
 
 
@@ -277,8 +278,27 @@ def test_contracts_that_share_an_operand_are_one_task(order: tuple[int, int]) ->
     pairs = [(x, d), (h, d), (h, other)]
     first, second, third = (builder.add("contract", *(pair[place] for place in order)) for pair in pairs)
     net = builder.net([first, second, third])
-    assert joined(net, [first, second]) == [(first, second)]
-    assert joined(net, [first, third]) == [(first,), (third,)]
+    assert finish.joined(net, [first, second]) == [(first, second)]
+    assert finish.joined(net, [first, third]) == [(first,), (third,)]
+
+
+@pytest.mark.parametrize(("cell", "sums"), [("gru", 2), ("lstm", 1)])
+def test_contracts_sum_the_gradients_of_biases(cell: str, sums: int) -> None:
+    """Of more rows than a block has, beside the interpreter in float64."""
+    found, own, x = list[int](), finish.contract_sums, uniform(9, 60, 4)
+
+    def counted(net: Any, tasks: Any) -> Any:
+        """Counts the sums that contracts compute."""
+        made = own(net, tasks)
+        found.append(len(made))
+        return made
+
+    with patch.object(finish, "contract_sums", counted):
+        made = gradients(sn.vjp(rnn_of(cell, 4, 40)), x)
+    assert found == [sums]
+    right = gradients(sn.vjp(rnn_of(cell, 4, 40, dtype="float64")), x.astype("f8"), engine="interpret")
+    for name, exact in right[1]["params"].items():
+        assert_close(made[1]["params"][name], exact, 60, 9 * 60)
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -299,6 +319,6 @@ def test_a_prepared_gradient_whose_contracts_take_several_calls_has_the_same_bit
         assert_same_bits([gradients(run, x) for x in values], expected)
 
 
-def gradients(run: Any, x: Array) -> Any:
-    (outputs, final), backward = run(x)
+def gradients(run: Any, x: Array, **options: Any) -> Any:
+    (outputs, final), backward = run(x, **options)
     return outputs, vars(backward(outputs, final))

@@ -156,7 +156,7 @@ def test_functions_of_plain_units_give_0_below_the_smallest_number_with_all_digi
 def test_what_is_no_model_has_no_kernels(model: Any) -> None:
     for run in (lambda: stepnet.cuda.ptx(model), lambda: stepnet.cuda.emulate(model, np.ones((1, 2, 3)))):
         with pytest.raises(
-            InputError, match=r"a model such as sn.RNN\(step, ...\) or sn.load\(path\) is needed"
+            InputError, match=r"kernels are of an RNN, .* not .*: give a model .* sn.load\(path\)"
         ):
             run()
 

@@ -9,7 +9,11 @@ step then has one sum over its units less: for a GPU one meeting of all threads 
 sum of squares would wait for.
 
 The difference is as exact as before: what rounding a weight leaves is as large as what rounding its products
-left. It is done where nothing else reads the value and its mean, and where the weights are in float32 or
+left. Weights are divided before they are added up, as a sum of them may be infinite where no product is.
+Beyond half of the largest number a weight may still be too far from its mean; in the step, the squares of
+values of 1e19 and more are infinite, so that such weights have results only for inputs below 1e-19.
+
+It is done where nothing else reads the value and its mean, and where the weights are in float32 or
 float64 and no product has a reduced precision: a matrix of 16 bits would become one of 32.
 """
 
@@ -129,6 +133,6 @@ def away_from_mean(builder: Builder, number: int) -> int:
     """Adds a vector or a matrix of parameters without the mean of each row; returns its number."""
     type_ = builder.type_of(number)
     count = builder.constant(np.asarray(type_.shape[-1], type_.dtype))
-    mean = builder.add("divide", builder.add("sum", number, axes=(-1,)), count)
+    mean = builder.add("sum", builder.add("divide", number, count), axes=(-1,))
     rank, shape = len(type_.shape) - 1, (*type_.shape[:-1], 1)
     return builder.add("subtract", number, builder.add("reshape", mean, rank=rank, shape=shape))

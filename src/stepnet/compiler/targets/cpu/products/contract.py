@@ -149,7 +149,7 @@ class BlockSizes:
     @property
     def unit_bytes(self) -> int:
         """The bytes from one packed unit of a contract (a sum over rows of outer products), with `BLOCK`
-        (256) rows of a vector of right columns, to the next. A cache line of padding is included.
+        (128) rows of a vector of right columns, to the next. A cache line of padding is included.
         """
         return BLOCK * self.width * self.itemsize + LINE
 

@@ -7,7 +7,7 @@
 A task of its own would read all cotangents of the gates once more, from memory.
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Collection
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, STEPS
@@ -29,12 +29,11 @@ class ContractSum:
     side: str
 
 
-def contract_sums(net: Net, tasks: Collection[int], stored: Container[int]) -> dict[int, ContractSum]:
+def contract_sums(net: Net, tasks: Collection[int]) -> dict[int, ContractSum]:
     """Finds the sums over all rows that contracts (sums of outer products) can compute along the way; returns
     them by contract, at most one for each.
 
-    net: the net. tasks: the nodes that machine code computes after the loop. stored: the nodes whose values
-        have an array, as they are results, or other work reads them.
+    net: the net. tasks: the nodes that machine code computes after the loop.
     """
     users, packs, sums = net.users(), dict[tuple[int, str], int](), dict[int, ContractSum]()
     for number in sorted(tasks):
@@ -46,7 +45,7 @@ def contract_sums(net: Net, tasks: Collection[int], stored: Container[int]) -> d
         between = net.nodes[number].inputs[0]
         rows = net.nodes[between]
         is_total = is_sum(net.nodes[number]) and net.type_of(number).extent == CONST
-        if not is_total or not is_sum(rows) or between in stored or users[between] != [number]:
+        if not is_total or not is_sum(rows) or between in net.results or users[between] != [number]:
             continue
         type_ = net.type_of(rows.inputs[0])
         if type_.extent != STEPS or len(type_.shape) != 1 or type_.size == 1:
