@@ -713,6 +713,10 @@ LINES: list[tuple[Callable[[], Any], str]] = [
         "onnx.gru: the cell gru has no 'resets'; it has reset, update, gate_activation",
     ),
     (
+        lambda: convert(drawn("keras.lstm"), "keras.lstm", "onnx.lstm", semantics={"activation": "relu"}),
+        "keras.lstm: semantics have candidate_activation and output_activation in place of activation",
+    ),
+    (
         lambda: convert(ONNX, "onnx.gru", "keras.gru", semantics={**BEFORE, "gate_activation": "gelu"}),
         "onnx.gru has gate_activation 'sigmoid' or 'tanh' or",
     ),

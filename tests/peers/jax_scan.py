@@ -84,6 +84,7 @@ STEPS = {
     "lstm": (lstm, "lstm", "x", {"K": (INPUTS + UNITS, 4 * UNITS), "bias": [(4 * UNITS,)]}),
     "words": (words, "h", "words", {"table": (9, UNITS)}),
     "without_output": (without_output, "same", "x", (INPUTS,)),
+    "one_number": (without_output, "same", "x", ()),
 }
 
 
@@ -258,6 +259,19 @@ def under_vmap() -> None:
         for change in (lambda run: run, lambda run: gradients(run, "lstm")):
             made = jax.jit(jax.vmap(change(mine), axes))(*given)
             assert_same(made, jax.jit(jax.vmap(change(right), axes))(*given))
+
+
+@check
+def one_number_as_a_parameter_under_vmap() -> None:
+    init, xs, params = arguments("one_number")
+    for axes, given in (
+        ((None, 0, None), (init, many(xs), params)),
+        ((None, None, 0), (init, xs, many(params))),
+    ):
+        made, right = (
+            jax.vmap(gradients(run("one_number"), "one_number"), axes)(*given) for run in (ours, theirs)
+        )
+        assert_same(made, right)
 
 
 @check

@@ -213,8 +213,8 @@ class NetCallback:
             return
         for index in np.ndindex(lead):
             self.write(
-                [array[tuple(np.minimum(index, np.array(array.shape[:depth]) - 1))] for array in arrays],
-                [one[index] for one in made],
+                [array[(*np.minimum(index, np.array(array.shape[:depth]) - 1), ...)] for array in arrays],
+                [one[(*index, ...)] for one in made],
             )
 
     def is_by_row(self, arrays: Sequence[Array], types: Sequence[Type], depth: int) -> bool:

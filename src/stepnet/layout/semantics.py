@@ -170,8 +170,12 @@ class Semantics:
         """Returns the function that weights in a layout (a framework's arrangement of weights) parametrise.
         `fixed` has, by field, the layout's value or the `Setting` that decides it; `stated` has the user's
         values; `name` is the layout's, for messages. Raises `LayoutError` for an open field without a value,
-        and for a fixed one with another value.
+        for a fixed one with another value, and for the framework's name in place of a field's.
         """
+        settings = {field: value.name for field, value in fixed.items() if isinstance(value, Setting)}
+        for given in stated.keys() - fixed.keys():
+            if meant := [field for field, theirs in settings.items() if theirs == given]:
+                raise LayoutError(f"{name}: semantics have {' and '.join(meant)} in place of {given}")
         check_semantics(name, cell, stated)
         values: dict[str, Any] = {}
         for field, value in fixed.items():

@@ -59,8 +59,8 @@ def generate(
         initial: The memory before the start, as for a call.
         statics: As for a call.
         feed: The inputs for symbols [rows]: a function, or a table [symbols, features] whose rows are taken.
-            Without it a model made with `inputs=n` is fed one-hot vectors, and one made with `inputs=()` the
-            symbols themselves.
+            Without it a model made with `inputs=n` is fed one-hot vectors, and one made with
+            `inputs=sn.Spec((), "int64")` the symbols themselves.
         scores: A function from outputs to scores [rows, symbols], such as a dense layer.
         seed: The seed of the random numbers.
         identities: Whole numbers [batch] that name the sequences, their places by default. A sequence with
