@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from stepnet.compiler.values.collector import paused_collector
-from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.fork_guard import IMPORTS, import_hooked
 from stepnet.compiler.values.version import __version__, check_lock, has_lock
 from stepnet.errors import StepnetError
 
@@ -110,13 +110,13 @@ __all__ = [
 ]
 
 
+FRAMEWORKS = ("jax", "keras", "paddle", "ray", "torch")
 MODULES = {
     "builder": "stepnet.model.builder",
     "cells": "stepnet.cells",
     "layout": "stepnet.layout",
     "masks": "stepnet.model.masks",
-    **{name: f"stepnet.{name}" for name in ("arrow", "build", "jax", "keras", "onednn", "onnx", "paddle")},
-    **{name: f"stepnet.{name}" for name in ("ray", "torch")},
+    **{name: f"stepnet.{name}" for name in ("arrow", "build", "onednn", "onnx", *FRAMEWORKS)},
 }
 FUNCTIONS = (
     *("elu", "erf", "gelu", "hard_sigmoid", "layer_norm", "leaky_relu", "one_hot", "relu", "selu", "sigmoid"),
@@ -164,6 +164,8 @@ def __getattr__(name: str) -> object:
     home = MODULES.get(name) or HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'stepnet' has no attribute '{name}'")
+    if name in FRAMEWORKS:
+        import_hooked()
     with IMPORTS, paused_collector():
         module = import_module(home)
     value: object = module if name in MODULES else getattr(module, name)

@@ -313,7 +313,7 @@ TESTS: dict[str, Sequence[str]] = {
             "tests/compiler/plan/test_inner_sequences.py",
             "tests/model/test_nested.py",
         )
-        for name in ("inner_sequences", "passes/columns")
+        for name in ("inner", "inner_sequences", "passes/columns")
     },
     **{
         f"compiler/targets/cpu/running/{name}.py": ("tests/compiler/targets/cpu/test_schedule_block.py",)

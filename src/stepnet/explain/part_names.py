@@ -6,7 +6,7 @@ from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.pairs import PAIRED
 from stepnet.compiler.net.types import extent_text
 from stepnet.compiler.net.windows import WINDOWED
-from stepnet.compiler.plan.groups import has_inner
+from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.inner_sequences import why_in_parts
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.plan.waves import pairs_extent

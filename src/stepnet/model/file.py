@@ -111,7 +111,7 @@ def read_model(
     if is_stored(file):
         if recurrent_only or stated != LayoutChoice():
             raise LayoutError(f"{file}: a saved model has no layouts, and is loaded whole")
-        return FileModel(load_kept(existing(file)), path=str(file))
+        return FileModel(load_kept(str(existing(file))), path=str(file))
     if recurrent_only or stated.module is not None or stated.order:
         return recurrent_layers(file, stated)
     graph = whole_graph(file, any_steps)

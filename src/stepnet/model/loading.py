@@ -1,18 +1,21 @@
 """Loads the model in a file; the graph of an .onnx file that an earlier process read needs none."""
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepnet.compiler.values.arguments import LIBRARY, advised, file_path, is_any
+from stepnet.compiler.values.arguments import LIBRARY, advised, is_any, path_text
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.model.stored import ENDING
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @advised(trust=LIBRARY)
 def load(
-    path: str | Path,
+    path: "str | Path",
     *,
     recurrent_only: bool = False,
     layout: str | None = None,
@@ -53,13 +56,14 @@ def load(
     Traceback (most recent call last):
     stepnet.errors.FileError: model.onnx: there is no such file
     """
-    any_steps, file = is_any(steps), file_path(path, "model")
-    if file.suffix.lower() == ".onnx" and not recurrent_only and layout is module is None:
+    any_steps, file = is_any(steps), path_text(path, "model")
+    ending = os.path.splitext(file)[1]
+    if ending.lower() == ".onnx" and not recurrent_only and layout is module is None:
         with IMPORTS, paused_collector():  # late: a file of another kind needs none of it
             from stepnet.onnx import load as load_onnx
         return load_onnx(file, axes=axes, steps=steps)
     is_plain = not (recurrent_only or any_steps or axes) and layout is module is None
-    if file.suffix == ENDING and is_plain:
+    if ending == ENDING and is_plain:
         with IMPORTS, paused_collector():
             from stepnet.model.stored.kept import load as load_kept
         return load_kept(file)

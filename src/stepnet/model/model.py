@@ -13,7 +13,6 @@ code for one kind.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, SupportsIndex, Unpack
 
 import numpy as np
@@ -35,6 +34,8 @@ from stepnet.model.program import REPLACED, Asked, Program, same_parameters
 from stepnet.model.reading import Reading
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stepnet.compiler.targets.cuda.options import CudaPrecision
     from stepnet.compiler.targets.library import CallSpecification
     from stepnet.explain.document import TitledSection
@@ -614,7 +615,7 @@ class Model(ABC):
 
         return schedule_sections(self.program.schedule_for(order), order, size)
 
-    def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
+    def draw(self, path: "str | Path | None" = None, engine: Asked = "auto", *, force: bool = False) -> str:
         """Returns a drawing of the model as text, and writes it as a picture if a path is given.
 
         Each part that an engine runs is a box with its cell, if that is a known one, its other operations and
@@ -643,7 +644,7 @@ class Model(ABC):
         return str(made)
 
     @advised(overwrite="force=True replaces an existing file")
-    def save(self, path: str | Path, *, force: bool = False) -> None:
+    def save(self, path: "str | Path", *, force: bool = False) -> None:
         """Writes the model to a file, from which `stepnet.load` reads it without its code or its framework.
 
         The file has the net of the model, for the inputs that it was last called with or declares, and its

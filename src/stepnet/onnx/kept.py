@@ -8,8 +8,7 @@ The original model is read from the same bytes later, if something asks for more
 """
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import NotDataError, Serializer
@@ -28,6 +27,9 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.model.graph.graph import Graph
 from stepnet.model.graph.traced_model import TracedModel
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 FORM = Serializer(TracedModel, Net, Node, Type, Literal, Precision, Spec, shortcuts={Net: unchecked_net})
 READING = (
     *("compiler/disk", "compiler/values", "compiler/net", "compiler/trace", "compiler/plan"),
@@ -36,7 +38,7 @@ READING = (
 """The folders whose modules determine the net of a file: their sources are part of the key."""
 
 
-def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str | None = None) -> Graph:
+def load(path: "str | Path", *, axes: Mapping[str, str] | None = None, steps: str | None = None) -> Graph:
     """Loads the model in an .onnx file as a `Graph`, which runs over sequences without padding.
 
     Args:
@@ -77,14 +79,14 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str 
     return graph
 
 
-def original(path: str | Path, contents: bytes | None, axes: Mapping[str, str], any_steps: bool) -> Graph:
+def original(path: "str | Path", contents: bytes | None, axes: Mapping[str, str], any_steps: bool) -> Graph:
     """Parses and traces a file; see `stepnet.onnx.loading.read`, which is imported only now."""
     with IMPORTS:
         from stepnet.onnx.loading import read
     return read(path, contents, axes, any_steps)
 
 
-def key_of(path: str | Path, contents: bytes, axes: Mapping[str, str], any_steps: bool) -> str | None:
+def key_of(path: "str | Path", contents: bytes, axes: Mapping[str, str], any_steps: bool) -> str | None:
     """Computes the key of a file's graph in the disk cache: of its bytes, of its name, which is in messages,
     and of all that decides how it is read. None if the sources of that cannot be read.
     """

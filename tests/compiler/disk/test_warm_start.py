@@ -250,7 +250,7 @@ def test_each_version_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_changed_module_changes_the_key(tmp_path: Path, constants: Constants) -> None:
-    constants(sources, PACKAGE=tmp_path)
+    constants(sources, PACKAGE=str(tmp_path))
     inside = tmp_path / "plan" / "passes"
     inside.mkdir(parents=True)
     module = inside / "fold.py"
@@ -272,7 +272,7 @@ def test_the_source_of_a_pass_is_in_the_key_of_a_loop_on_a_gpu(
     plan = cell_plan("gru", 8)
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    copy = Path(shutil.copytree(sources.PACKAGE / "compiler", tmp_path / "copy" / "compiler"))
+    copy = Path(shutil.copytree(os.path.join(sources.PACKAGE, "compiler"), tmp_path / "copy" / "compiler"))
 
     def stored() -> int:
         """The entries that a process stores which needs a loop."""
@@ -285,7 +285,7 @@ def test_the_source_of_a_pass_is_in_the_key_of_a_loop_on_a_gpu(
 
     assert (stored(), stored()) == (1, 0)
     with monkeypatch.context() as patch:
-        Constants(patch)(sources, PACKAGE=copy.parent)
+        Constants(patch)(sources, PACKAGE=str(copy.parent))
         assert stored() == 0, "the same files elsewhere are the same"
         os.utime(copy / "plan" / "passes" / "hoist.py", (1, 1))
         assert (stored(), stored()) == (1, 0)
@@ -293,7 +293,7 @@ def test_the_source_of_a_pass_is_in_the_key_of_a_loop_on_a_gpu(
 
 
 def test_modules_without_sources_change_the_key(tmp_path: Path, constants: Constants) -> None:
-    constants(sources, PACKAGE=tmp_path)
+    constants(sources, PACKAGE=str(tmp_path))
     cached = tmp_path / "plan" / "__pycache__"
     cached.mkdir(parents=True)
     (cached / "fold.cpython-311.pyc").write_bytes(b"of a source that is not there")
@@ -313,7 +313,7 @@ def test_without_a_list_of_the_modules_nothing_is_stored(
 ) -> None:
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    constants(sources, PACKAGE=tmp_path / "bundle.zip" / "stepnet")
+    constants(sources, PACKAGE=str(tmp_path / "bundle.zip" / "stepnet"))
     monkeypatch.setattr(sources, "folder_digest", sources.folder_digest.__wrapped__)
     monkeypatch.setattr(stored_code, "generator", stored_code.generator.__wrapped__)
     (tmp_path / "bundle.zip").write_bytes(b"")
@@ -321,7 +321,7 @@ def test_without_a_list_of_the_modules_nothing_is_stored(
     x = np.arange(12, dtype="float32").reshape(1, 6, 2)
     np.testing.assert_array_equal(rnn(x)[0], rnn(x, engine="interpret")[0])
     assert not [file for file in (tmp_path / "cache").glob("*") if file.suffix != ".targets"]
-    folder = sources.PACKAGE / "compiler" / "values"
+    folder = os.path.join(sources.PACKAGE, "compiler/values")
     reason = f"{folder} cannot be listed (Not a directory), so it cannot be checked"
     assert str(overview.why_not(settings())).startswith(reason)
 

@@ -290,13 +290,13 @@ def test_waves_and_runs_of_parts():
 # ---- facts of the machine ----------------------------------------------------------------------------------
 
 
-def fake_caches(root: Path, *entries: tuple[str, str, str]) -> Path:
+def fake_caches(root: Path, *entries: tuple[str, str, str]) -> str:
     for number, (level, kind, size) in enumerate(entries):
         folder = root / f"sys/devices/system/cpu/cpu0/cache/index{number}"
         folder.mkdir(parents=True)
         for name, text in (("level", level), ("type", kind), ("size", size)):
             folder.joinpath(name).write_text(text + "\n")
-    return root
+    return str(root)
 
 
 def test_caches_are_those_of_the_machine(tmp_path: Path):
@@ -307,7 +307,7 @@ def test_caches_are_those_of_the_machine(tmp_path: Path):
         ("3", "Unified", "8M"),
     )
     assert caches(fake_caches(tmp_path, *entries)) == {1: 2**15, 2: 2**19, 3: 2**23}
-    assert caches(tmp_path / "none") == {}
+    assert caches(str(tmp_path / "none")) == {}
     assert adapt_machine(MACHINE, {}, 64) == MACHINE
 
 

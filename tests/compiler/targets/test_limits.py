@@ -20,17 +20,17 @@ MOUNT1 = "31 23 0:27 {group} /sys/fs/cgroup/cpu,cpuacct rw shared:5 - cgroup cgr
 OTHER1 = "32 23 0:28 / /sys/fs/cgroup/memory rw shared:6 - cgroup cgroup rw,memory"
 
 
-def system(root: Path, group: str, mount: str, files: dict[str, str], at: str = "/") -> Path:
+def system(root: Path, group: str, mount: str, files: dict[str, str], at: str = "/") -> str:
     """A root with the files of a system; the process is in a group, and the group `at` is mounted."""
     mounts = ["23 1 0:22 / /sys rw - sysfs sysfs rw", OTHER1, mount.format(group=at)]
     for name, text in {"proc/self/cgroup": group, "proc/self/mountinfo": "\n".join(mounts), **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    return root
+    return str(root)
 
 
-def quotas(root: Path) -> list[int]:
+def quotas(root: str) -> list[int]:
     """The limits by control groups."""
     return [limit.count for limit in of_system(root)][1:]
 
@@ -75,7 +75,7 @@ def test_a_group_of_which_only_a_part_is_mounted(tmp_path: Path):
 
 def test_a_system_without_control_groups_limits_nothing(tmp_path: Path):
     processors = f"this process may run on {HERE} processor{'s' * (HERE > 1)}"
-    assert least(tmp_path, {}) == Limit(HERE, processors)
+    assert least(str(tmp_path), {}) == Limit(HERE, processors)
     assert least(system(tmp_path, "0::/a", MOUNT2, {}), {}) == Limit(HERE, processors)
 
 
@@ -116,23 +116,23 @@ def test_tables_of_the_system_in_another_format(tmp_path: Path, name: str, text:
 )
 @pytest.mark.skipif(HERE == 1, reason="a second processor is missing")
 def test_variables_lower_the_number(tmp_path: Path, variables: dict[str, str], why: str):
-    assert least(tmp_path, variables) == Limit(1, why)
+    assert least(str(tmp_path), variables) == Limit(1, why)
 
 
 def test_variables_do_not_raise_the_number(tmp_path: Path):
-    assert least(tmp_path, {"OMP_NUM_THREADS": str(HERE + 5)}).count == HERE
+    assert least(str(tmp_path), {"OMP_NUM_THREADS": str(HERE + 5)}).count == HERE
 
 
 @pytest.mark.parametrize("text", ["0", "-2", "two", "1.5", "9" * 30, ",2", "\N{ARABIC-INDIC DIGIT TWO}"])
 @pytest.mark.parametrize("name", ["STEPNET_NUM_THREADS", "OMP_NUM_THREADS"])
 def test_a_variable_that_is_no_number_of_threads(tmp_path: Path, name: str, text: str):
     with pytest.raises(InputError, match=f"the environment variable {name} is '{text}', but a number of thr"):
-        least(tmp_path, {name: text})
+        least(str(tmp_path), {name: text})
 
 
 def test_a_list_is_for_openmp_alone(tmp_path: Path):
     with pytest.raises(InputError, match="STEPNET_NUM_THREADS is '2,1'"):
-        least(tmp_path, {"STEPNET_NUM_THREADS": "2,1"})
+        least(str(tmp_path), {"STEPNET_NUM_THREADS": "2,1"})
 
 
 # ---- processes ---------------------------------------------------------------------------------------------

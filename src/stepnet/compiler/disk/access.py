@@ -9,9 +9,9 @@ user owns it, and nobody else but the system and its administrators is permitted
 
 import ctypes
 import errno
+import os
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 APPS = re.compile(r"AC|S-1-15-[23]-[0-9-]+")
@@ -55,13 +55,13 @@ def refusal(text: str, user: str) -> str | None:
     return None
 
 
-def why_open(path: Path) -> str | None:
+def why_open(path: str) -> str | None:
     """Returns why other users may open a folder, or replace it by another one; None if they may not.
 
     path: the folder. The folder that it lies in is asked too, whose access would permit to replace it.
     """
     try:
-        for folder in (path, path.parent):
+        for folder in (path, os.path.dirname(path)):
             if reason := refusal(security_text(folder), current_user()):
                 return f"{folder} {reason}"
     except OSError as error:
@@ -89,12 +89,12 @@ def text_and_free(text: ctypes.c_wchar_p) -> str:
     return value
 
 
-def security_text(path: Path) -> str:
+def security_text(path: str) -> str:
     """Reads the owner and the access list of a folder, as text in the form that Windows writes them. Raises
     `OSError` if Windows does not give them.
     """
     descriptor, text = ctypes.c_void_p(), ctypes.c_wchar_p()
-    what = ctypes.c_wchar_p(str(path)), FILE_OBJECT, OWNER_AND_LIST, None, None, None, None
+    what = ctypes.c_wchar_p(path), FILE_OBJECT, OWNER_AND_LIST, None, None, None, None
     check(not called("advapi32", "GetNamedSecurityInfoW", *what, ctypes.byref(descriptor)))
     try:
         arguments = descriptor, REVISION, OWNER_AND_LIST, ctypes.byref(text), None

@@ -194,7 +194,7 @@ class ValueReader:
         """Restores a value from its representation in JSON, which `ValueWriter.to_json` made: a list stands
         for a tuple, and a dict has one key, a letter that tells the type to restore.
         """
-        kind = cast("type[Any]", type(value))
+        kind = value.__class__
         if kind is list:
             return tuple([self.read(item) for item in value])
         if kind is not dict:

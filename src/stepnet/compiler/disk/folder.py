@@ -11,7 +11,6 @@ import stat
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from stepnet.compiler.values.records import dataclass
 
@@ -19,7 +18,7 @@ if sys.platform == "win32":
     from stepnet.compiler.disk.access import why_open
 else:
 
-    def why_open(path: Path) -> str | None:
+    def why_open(path: str) -> str | None:
         """Returns why a folder is not private on a system whose folders have no modes that tell it."""
         return "on this system it cannot be checked that a folder is private"
 
@@ -46,7 +45,7 @@ class OpenFolder:
     are opened by their paths.
     """
 
-    path: Path
+    path: str
     descriptor: int | None
 
     def at(self, name: str) -> str:
@@ -91,18 +90,17 @@ class OpenFolder:
 
 
 @contextmanager
-def open_folder(path: Path, make: bool) -> Generator[OpenFolder]:
+def open_folder(path: str, make: bool) -> Generator[OpenFolder]:
     """Context with the open folder of the cache. make: whether to make a missing folder.
 
     Raises `NotUsableError` if the folder is missing or not private.
     """
     try:
         if make:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir(0o700, exist_ok=True)
+            os.makedirs(path, 0o700, exist_ok=True)
         descriptor = opened(path) if HAS_MODES else None
     except OSError as error:
-        if path.is_symlink():
+        if os.path.islink(path):
             raise NotUsableError(f"{path} is a symbolic link; name the folder itself") from None
         raise NotUsableError(f"{path}: {error.strerror}") from None
     if descriptor is None:
@@ -118,7 +116,7 @@ def open_folder(path: Path, make: bool) -> Generator[OpenFolder]:
         os.close(descriptor)
 
 
-def opened(path: Path) -> int:
+def opened(path: str) -> int:
     """Opens a folder, but no link to one, on a system of POSIX; returns its descriptor, or raises
     `OSError`.
     """

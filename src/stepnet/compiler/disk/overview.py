@@ -103,7 +103,7 @@ def clear(chosen: Settings) -> int:
             for name in names:
                 folder.remove(name)
     except (NotUsableError, OSError) as error:
-        if not chosen.folder.exists():
+        if not os.path.exists(chosen.folder):
             return 0
         raise FileError(f"the cache cannot be cleared: {error}") from None
     return sum(re.fullmatch(NAME, name) is not None for name in names)

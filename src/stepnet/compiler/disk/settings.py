@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from stepnet.compiler.values.records import dataclass
 
@@ -34,7 +33,7 @@ class Settings:
     reason: why there is no cache; None if there is one.
     """
 
-    folder: Path | None
+    folder: str | None
     most: int
     reason: str | None = None
 
@@ -50,9 +49,9 @@ class Settings:
         """
         names = "STEPNET_CACHE", "STEPNET_CACHE_DIR", "STEPNET_CACHE_MB"
         used, folder, most = (variables.get(name, "").strip() for name in names)
-        is_number = re.fullmatch("0*[1-9][0-9]{0,8}", most) is not None
+        is_number = most != "" and re.fullmatch("0*[1-9][0-9]{0,8}", most) is not None
         megabytes = int(most) if is_number else MOST_MB
-        chosen = Path(folder) if folder else usual_folder(variables)
+        chosen = os.path.normpath(folder) if folder else usual_folder(variables)
         reason = None
         if used.lower() in OFF:
             reason = f"STEPNET_CACHE is {used}"
@@ -62,27 +61,27 @@ class Settings:
             reason = f"STEPNET_CACHE_DIR is {folder!r}; it is an absolute path"
         elif most and not is_number:
             reason = f"STEPNET_CACHE_MB is {most[:SHOWN]!r}; it is a whole number from 1 to 999999999"
-        elif not chosen.is_absolute():
+        elif not os.path.isabs(chosen):
             reason = "no home folder is known, by HOME or otherwise; STEPNET_CACHE_DIR names a folder"
         if reason is not None and used.lower() in OFF:
             return cls(None, megabytes * 2**20, reason)
         return cls(chosen, megabytes * 2**20, reason)
 
 
-def usual_folder(variables: Mapping[str, str]) -> Path:
+def usual_folder(variables: Mapping[str, str]) -> str:
     """Returns stepnet's folder in the system's folder for the user's caches. variables: the environment.
 
     If the home folder is unknown, the result is a relative path, which is not used. No library is used for
     this: to import one takes longer than to read compiled code.
 
-    >>> usual_folder({"XDG_CACHE_HOME": "/data/caches"}).name
+    >>> os.path.basename(usual_folder({"XDG_CACHE_HOME": "/data/caches"}))
     'stepnet'
     """
     variable, inside = USUAL.get(sys.platform, OTHERWISE)
     named = variables.get(variable, "")
     if variable and os.path.isabs(named):
-        return Path(named, "stepnet")
-    return Path(os.path.expanduser("~"), inside, "stepnet")
+        return os.path.join(named, "stepnet")
+    return os.path.join(os.path.expanduser("~"), *inside.split("/"), "stepnet")
 
 
 def settings() -> Settings:

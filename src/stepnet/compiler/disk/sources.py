@@ -8,13 +8,12 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.values.version import __version__
 
-PACKAGE = Path(__file__).resolve().parents[2]
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 UNKNOWN = "so it cannot be checked that stored values are of this version"
 MODULES = (".py", ".pyc")
 """The endings of module files; without sources these are `.pyc` files outside of `__pycache__`."""
@@ -30,7 +29,7 @@ def folder_digest(folder: str) -> str:
     """Returns a digest of the modules in one folder of the package, at any depth: of the paths, sizes and
     modification times of their files. It is cached. Raises `NotUsableError` if there are none.
     """
-    place = str(PACKAGE / folder)
+    place = os.path.join(PACKAGE, *folder.split("/"))
     with listing(place):
         facts = sorted(facts_of(place, folder))
     if not facts:

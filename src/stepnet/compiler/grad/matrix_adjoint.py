@@ -20,7 +20,7 @@ from stepnet.compiler.grad.sweep import Sweep
 from stepnet.compiler.grad.value import Value
 from stepnet.compiler.net.ir import Builder, Net, Recur, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
-from stepnet.compiler.plan.groups import has_inner
+from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.load import FitsChunks, MatrixSizes
 from stepnet.compiler.plan.passes.outward import Outward
 from stepnet.compiler.plan.passes.when import When, when_inside

@@ -159,6 +159,8 @@ def split(axis: str) -> tuple[str, tuple[Lengths, ...]]:
     >>> split("steps[question][+0/2]")
     ('steps[question]', (Lengths(more=0, factor=2, multiplies=False),))
     """
+    if "[" not in axis:
+        return axis, ()
     own = re.match(OWN, axis)
     source = own[0] if own else axis.partition("[")[0]
     parts = axis[len(source) :].split("[")[1:]

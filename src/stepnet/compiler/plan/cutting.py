@@ -9,7 +9,8 @@ import numpy as np
 from stepnet.compiler.net.ir import Builder, Net, Recur, without_unused
 from stepnet.compiler.net.type_rules import deeper, recur_extent
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
-from stepnet.compiler.plan.groups import Groups, has_inner, is_plain, results_of, waves, windows_in_place
+from stepnet.compiler.plan.groups import Groups, is_plain, results_of, waves, windows_in_place
+from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.inner_sequences import why_in_parts
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop

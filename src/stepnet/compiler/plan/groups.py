@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from stepnet.compiler.net.ir import Net, Node
-from stepnet.compiler.net.type_rules import BETWEEN_STEPS, TOTALS, recur_extent
-from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.plan.passes.lift import is_inner
+from stepnet.compiler.net.type_rules import BETWEEN_STEPS, TOTALS
+from stepnet.compiler.net.types import CONST
+from stepnet.compiler.plan.inner import flat_recurrences, has_inner
 from stepnet.compiler.plan.passes.when import is_constant, known_once
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.totals import totals_by_recurrence
@@ -84,18 +84,6 @@ class Groups:
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
         members |= self.at_pairs - self.pairs.keys()
         return self.once | self.through | self.sums | self.zeros | members
-
-
-def has_inner(body: Net) -> bool:
-    """Tells whether a step has values of inner sequences or of static sequences, or loops over them.
-
-    An inner sequence belongs to one step of a sequence. A static sequence belongs to a row (sequence of the
-    batch), and each of its steps reads it whole, such as the keys of attention.
-
-    body: the net of the step.
-    """
-    types = [type_ for node in body.nodes for type_ in node.types]
-    return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
 
 
 def is_plain(node: Node) -> bool:
@@ -217,19 +205,6 @@ def read_at_last_step(net: Net) -> dict[int, dict[int, int]]:
         if outputs and len(ends) == len(outputs):
             needed[number] = ends
     return needed
-
-
-def flat_recurrences(net: Net) -> set[int]:
-    """Finds the recurrences over the steps of the net's sequences whose step has no sequences itself: neither
-    inner ones nor static ones (which a row has once). Returns the numbers of their nodes.
-    """
-    return {
-        number
-        for number, node in enumerate(net.nodes)
-        if node.operation == "recur"
-        and not has_inner(node.recur.body)
-        and recur_extent([net.type_of(node.inputs[0])], node.attributes) == STEPS
-    }
 
 
 def waves(net: Net, groups: Groups) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
-from stepnet.compiler.plan.groups import has_inner
+from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.values.fork_guard import imported_late
 from stepnet.compiler.values.once import computed_once

@@ -20,7 +20,7 @@ import numpy as np
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.memory import HOST, AnyMemory
-from stepnet.compiler.plan.groups import Groups, flat_recurrences, results_of
+from stepnet.compiler.plan.inner import flat_recurrences
 from stepnet.compiler.plan.load import CostModel
 from stepnet.compiler.plan.passes import Pipeline
 from stepnet.compiler.plan.plan import Plan
@@ -162,6 +162,7 @@ def assign_engines(net: Net, engines: Sequence[Engine], name: str | None = None)
         return absorbed_schedule
     with IMPORTS:
         from stepnet.compiler.plan.cutting import recurrence
+        from stepnet.compiler.plan.groups import Groups, results_of
         from stepnet.compiler.plan.passes.lift import lift
         from stepnet.compiler.plan.passes.unloop import unloop
 

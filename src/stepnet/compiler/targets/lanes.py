@@ -7,11 +7,9 @@
 A lane begins its next sequence, with its memory reset, in the step after one ends.
 """
 
-from bisect import bisect_right
-from heapq import heapreplace
-
 import numpy as np
 
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
@@ -103,6 +101,10 @@ def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
     the sequences, longest first. count: the number of lanes; less than the number of sequences. Returns the
     lane of each sequence, and the number of steps of each lane.
     """
+    with IMPORTS:  # late: few calls have more sequences than lanes
+        from bisect import bisect_right
+        from heapq import heapreplace
+
     lane_of, descending = np.empty(len(lengths), np.int64), -lengths
     lane_of[:count], load, begin = np.arange(count), lengths[:count].astype(np.int64), count
     while count >= MANY and begin + count <= len(lengths):

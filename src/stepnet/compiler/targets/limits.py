@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path, PurePosixPath
+from posixpath import basename, join
 
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import FileError, InputError
@@ -44,14 +44,16 @@ class Mount:
     version: the version of control groups, 1 or 2.
     """
 
-    mount_point: Path
-    group: PurePosixPath
+    mount_point: str
+    group: str
     version: int
 
-    def folders(self, group: PurePosixPath) -> list[Path]:
+    def folders(self, group: str) -> list[str]:
         """Lists the folders of a control group and its ancestors up to the mount point, in this order."""
-        inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
-        return [self.mount_point.joinpath(path) for path in (inside, *inside.parents)]
+        own, names = self.group.rstrip("/"), list[str]()
+        if f"{group}/".startswith(f"{own}/"):
+            names = [name for name in group[len(own) :].split("/") if name]
+        return [join(self.mount_point, *names[:count]) for count in range(len(names), -1, -1)]
 
 
 def processors() -> int:
@@ -68,10 +70,10 @@ def limit() -> Limit:
 @cache
 def of_this_system() -> Limit:
     """Returns the smallest limit on threads that this system sets; read as `limit` is."""
-    return smallest(of_system(Path("/")))
+    return smallest(of_system("/"))
 
 
-def least(root: Path, variables: Mapping[str, str]) -> Limit:
+def least(root: str, variables: Mapping[str, str]) -> Limit:
     """Returns the smallest limit on threads, of system files below `root` and environment variables."""
     return smallest([*of_system(root), *of_variables(variables)])
 
@@ -105,7 +107,7 @@ def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
         return
 
 
-def of_system(root: Path) -> Iterator[Limit]:
+def of_system(root: str) -> Iterator[Limit]:
     """Yields the limits on threads that Linux sets for this process: its CPU affinity, and the CPU quotas of
     its control groups. root: the folder that holds `proc` and `sys`: "/", or a test's.
     """
@@ -114,42 +116,43 @@ def of_system(root: Path) -> Iterator[Limit]:
     yield Limit(count, f"this process may run on {count} processor{'s' * (count > 1)}")
     if sys.platform != "linux":  # elsewhere these paths are anybody's
         return
-    groups = groups_of(lines(root / "proc/self/cgroup"))
-    for mount in mounts(root, lines(root / "proc/self/mountinfo")):
+    groups = groups_of(lines(join(root, "proc/self/cgroup")))
+    for mount in mounts(root, lines(join(root, "proc/self/mountinfo"))):
         group = groups.get(mount.version)
         for folder in mount.folders(group) if group is not None else ():
             quota = quota_v2(folder) if mount.version == 2 else quota_v1(folder)
             if quota is not None:
                 name = "cpu.max" if mount.version == 2 else "cpu.cfs_quota_us"
-                why = f"the control group has {quota:g} processors' time: {folder / name}"
+                why = f"the control group has {quota:g} processors' time: {join(folder, name)}"
                 yield Limit(max(1, int(quota)), why)
 
 
-def lines(path: Path) -> list[str]:
+def lines(path: str) -> list[str]:
     """Reads the lines of a system file; an empty list if the file does not exist or may not be read."""
     try:
-        return path.read_text(errors="surrogateescape").splitlines()
+        with open(path, errors="surrogateescape") as file:
+            return file.read().splitlines()
     except OSError:
         return []
 
 
-def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
+def groups_of(rows: list[str]) -> dict[int, str]:
     """Reads this process's control group by version, 1 or 2, from the lines of /proc/self/cgroup. Version 1
     has several groups, of which that of the CPU is taken. Raises `FileError` for another format.
     """
-    groups: dict[int, PurePosixPath] = {}
+    groups: dict[int, str] = {}
     for row in rows:
         if row.count(":") < 2:
             raise FileError(f"/proc/self/cgroup has {row!r}, but the kernel writes number:controllers:group")
         _, controllers, group = row.split(":", 2)
         if not controllers:
-            groups[2] = PurePosixPath(group)
+            groups[2] = group
         elif "cpu" in controllers.split(","):
-            groups[1] = PurePosixPath(group)
+            groups[1] = group
     return groups
 
 
-def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
+def mounts(root: str, rows: list[str]) -> Iterator[Mount]:
     """Yields the mounted control groups that limit CPU time, from the lines of /proc/self/mountinfo. Raises
     `FileError` for another format. root: the folder that stands for "/", such as a test's.
     """
@@ -163,8 +166,8 @@ def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
         _, _, _, group, mount_point, *_ = before.split(" ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
-            where = root.joinpath(unescaped(mount_point).lstrip("/"))
-            yield Mount(where, PurePosixPath(unescaped(group)), 2 if kind == "cgroup2" else 1)
+            where = join(root, unescaped(mount_point).lstrip("/"))
+            yield Mount(where, unescaped(group), 2 if kind == "cgroup2" else 1)
 
 
 def unescaped(text: str) -> str:
@@ -173,34 +176,35 @@ def unescaped(text: str) -> str:
     >>> unescaped(r"/sys/fs/my\040groups")
     '/sys/fs/my groups'
     """
-    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text) if "\\" in text else text
 
 
-def quota_v2(folder: Path) -> float | None:
+def quota_v2(folder: str) -> float | None:
     """Reads the CPU quota of a control group (version 2) from its folder, in CPUs; None for no limit. Raises
     `FileError` for another format than "quota period", or "max period".
     """
-    path = folder / "cpu.max"
+    path = join(folder, "cpu.max")
     text = " ".join(lines(path))
-    match = re.fullmatch(r"(max|\d+) (\d+)", text)
-    if not text or (match and match[1] == "max"):
+    quota, _, period = text.partition(" ")
+    if not text or (quota == "max" and period.isdecimal()):
         return None
-    if not match or not int(match[2]):
+    if not quota.isdecimal() or not period.isdecimal() or not int(period):
         raise FileError(f"{path} is {text!r}, but the kernel writes a quota, or max, and a period there")
-    return int(match[1]) / int(match[2])
+    return int(quota) / int(period)
 
 
-def quota_v1(folder: Path) -> float | None:
+def quota_v1(folder: str) -> float | None:
     """Reads the CPU quota of a control group (version 1) from its folder, in CPUs; None for no limit. Raises
     `FileError` for files that are not numbers.
     """
-    paths = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
+    paths = join(folder, "cpu.cfs_quota_us"), join(folder, "cpu.cfs_period_us")
     quota, period = (" ".join(lines(path)) for path in paths)
     if quota in ("", "-1"):
         return None
     if not quota.isdecimal() or not period.isdecimal() or not int(period):
         raise FileError(
-            f"{paths[0]} is {quota!r} and {paths[1].name} {period!r}, but the kernel writes numbers there"
+            f"{paths[0]} is {quota!r} and {basename(paths[1])} {period!r}, "
+            "but the kernel writes numbers there"
         )
     return int(quota) / int(period)
 

@@ -22,7 +22,7 @@ from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.pairs import PAIRED
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, is_derived
 from stepnet.compiler.net.windows import WINDOWED
-from stepnet.compiler.plan.groups import has_inner
+from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Call, Chain, Results, StartedRun

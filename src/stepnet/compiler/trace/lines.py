@@ -7,7 +7,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
-from traceback import walk_tb
 from types import CodeType, FrameType, TracebackType
 from typing import Any, cast
 
@@ -130,7 +129,10 @@ class NamingLine:
         """
         if not isinstance(error, Exception) or names_line(error):
             return
-        passed = [(frame.f_code, number) for frame, number in walk_tb(trace) if is_users(frame.f_code)]
+        passed = list[tuple[CodeType, int]]()
+        while trace is not None:
+            passed += [(trace.tb_frame.f_code, trace.tb_lineno)] * is_users(trace.tb_frame.f_code)
+            trace = trace.tb_next
         line = line_of(*passed[-1]) if passed else defined_at(self.step)
         if isinstance(error, StepnetError):
             error.args = (*error.args, f"  at {line}")

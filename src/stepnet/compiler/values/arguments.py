@@ -10,13 +10,16 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from functools import wraps
-from pathlib import Path
-from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
 
 from stepnet.compiler.values.dtypes import DTYPES, dtype_text
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import ArgumentError, FileError, InputError, StepnetError, printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Array = np.ndarray
 Kind = TypeVar("Kind")
@@ -205,14 +208,12 @@ def argument_names(function: Callable[..., Any], usual: tuple[str, ...]) -> tupl
     return (*own, *usual[len(own) :])[: len(usual)]
 
 
-def file_path(value: Any, name: str = "path") -> Path:
-    """Returns an argument that can be the path of a file as a `Path`; raises `InputError` for any other.
+def path_text(value: Any, name: str = "path") -> str:
+    """Returns the text of an argument that can be the path of a file; raises `InputError` for any other.
 
     name: the argument's name in the message.
 
-    >>> file_path("model.svg").suffix
-    '.svg'
-    >>> file_path(3)
+    >>> path_text(3)
     Traceback (most recent call last):
     stepnet.errors.InputError: path is a text or a Path, not 3
     """
@@ -223,10 +224,23 @@ def file_path(value: Any, name: str = "path") -> Path:
         raise InputError(f"{name} is an empty text, and names no file or folder")
     if "\0" in text:
         raise InputError(f"{name} has a character of number 0, and no file has: {short_repr(text)}")
-    return Path(text)
+    return text
 
 
-def local_path(value: Any, name: str, written: str) -> Path:
+def file_path(value: Any, name: str = "path") -> "Path":
+    """Returns an argument that can be the path of a file as a `Path`; raises `InputError` for any other.
+
+    name: the argument's name in the message.
+
+    >>> file_path("model.svg").suffix
+    '.svg'
+    """
+    with IMPORTS:  # late: it takes longer to import than a stored model to load
+        from pathlib import Path
+    return Path(path_text(value, name))
+
+
+def local_path(value: Any, name: str, written: str) -> "Path":
     """Returns an argument that names a file or folder to write as a `Path`; raises `FileError` for a URL,
     which a `Path` would take for folders.
 

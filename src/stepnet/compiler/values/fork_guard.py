@@ -13,7 +13,6 @@ main one wait for such a thread, too.
 """
 
 import _thread
-import logging
 import os
 import threading
 from collections.abc import Callable, Generator
@@ -33,9 +32,10 @@ STACKS = threading.RLock()
 """The lock that is held while the size of the stacks of new threads is another than the program's."""
 STACK = 8 * 2**20
 """The bytes of the stack of a thread that runs LLVM."""
-HOOKED = (logging,)
-"""Modules that register fork hooks when imported. They are imported here first: hooks registered while a fork
-waits would run only after the fork."""
+HOOKED = ("logging",)
+"""Modules that register fork hooks when imported. They are imported before a framework that needs them,
+without a lock: hooks registered while a fork waits would run only after the fork.
+"""
 LOOK = 0.1  # seconds between checks whether a signal handler has forked this process
 
 
@@ -132,6 +132,12 @@ if hasattr(os, "register_at_fork"):
         interrupts.clear()
 
     os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=release)
+
+
+def import_hooked() -> None:
+    """Imports the modules that register fork hooks; called before `IMPORTS` is held to import a framework."""
+    for name in HOOKED:
+        import_module(name)
 
 
 def imported_late(package: str, name: str, home: str | None) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.compiler.net.encodings import HALF, Precision
 from stepnet.compiler.net.ir import Builder, Net
-from stepnet.compiler.plan.groups import flat_recurrences
+from stepnet.compiler.plan.inner import flat_recurrences
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order, engines_of, order_of

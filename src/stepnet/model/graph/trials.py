@@ -12,7 +12,7 @@ import numpy as np
 from stepnet.compiler.net.encodings import PRECISIONS, Precision
 from stepnet.compiler.net.ir import Net, without_unused
 from stepnet.compiler.net.types import is_derived
-from stepnet.compiler.plan.groups import flat_recurrences
+from stepnet.compiler.plan.inner import flat_recurrences
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Bound, Call, Order, compiled, engines_of

@@ -8,8 +8,8 @@ What is stored are the arguments of the constructors of models, and each step an
 model from the cache is made as one from the file. Models in fewer bits, and with `until=`, are not stored.
 """
 
+import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from stepnet.compiler.disk import store
@@ -53,12 +53,12 @@ READING = (
 """The folders whose modules determine the nets of a file: their sources are part of the key."""
 
 
-def load(path: Path) -> Any:
+def load(path: str) -> Any:
     """Returns the model in a .stepnet file; see `stepnet.model.stored.read.load_stored`, which has the
     errors.
     """
     contents = small_contents(path)
-    key = None if contents is None else key_of(path.name, contents)
+    key = None if contents is None else key_of(os.path.basename(path), contents)
     if key is not None and (kept := store.value("model", key, FORM)) is not None:
         return named(made(kept), key)
     with IMPORTS:  # late: they take longer than a model from the cache

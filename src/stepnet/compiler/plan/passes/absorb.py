@@ -31,7 +31,8 @@ from graphlib import TopologicalSorter
 
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.plan.groups import flat_recurrences, is_plain, results_of
+from stepnet.compiler.plan.groups import is_plain, results_of
+from stepnet.compiler.plan.inner import flat_recurrences
 from stepnet.compiler.values.records import dataclass
 
 CHEAP = ("view", "gather")

@@ -14,6 +14,7 @@ from functools import partial
 from stepnet.compiler.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.compiler.net.type_rules import recur_extent
 from stepnet.compiler.net.types import is_static_extent
+from stepnet.compiler.plan.inner import is_inner
 from stepnet.compiler.plan.passes.outward import Outward
 from stepnet.compiler.plan.passes.rewrite import rewritten
 from stepnet.compiler.plan.passes.when import When, is_constant, when_inside
@@ -70,16 +71,6 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     new = work.run()
     results[number] = work.results
     return new
-
-
-def is_inner(node: Node) -> bool:
-    """Tells whether a node has or reads values of inner sequences (sequences inside a step), or is a
-    recurrence over them.
-    """
-    if node.operation in ("input", "result"):
-        return False
-    deep = any(len(type_.extent) > 1 for type_ in node.types)
-    return deep or node.operation in ("recur", "reduce")
 
 
 def is_row_sequence(node: Node) -> bool:

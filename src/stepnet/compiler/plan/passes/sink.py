@@ -13,7 +13,7 @@ from dataclasses import replace
 from stepnet.compiler.net.ir import Builder, Net, ancestors
 from stepnet.compiler.net.type_rules import recur_extent
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.plan.passes.lift import is_inner
+from stepnet.compiler.plan.inner import is_inner
 from stepnet.compiler.plan.passes.outward import Outward
 
 UNITS, LARGER = 8, 2

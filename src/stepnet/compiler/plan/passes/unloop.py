@@ -11,7 +11,7 @@ from functools import partial
 
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.type_rules import recur_extent
-from stepnet.compiler.plan.groups import has_inner
+from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.passes.outward import Outward
 from stepnet.compiler.plan.passes.prune import prune
 from stepnet.compiler.plan.passes.rewrite import rewritten

@@ -3,19 +3,21 @@
 The sizes of caches are those that Linux reports. The rates scale with the size of a vector.
 """
 
-import re
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.plan.groups import PairsGroup
 from stepnet.compiler.plan.load import BlockCosts, CostModel, FiberCosts, Machine
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.rates import stored_rates
 from stepnet.compiler.values.fork_guard import run_without_fork
+
+if TYPE_CHECKING:
+    from stepnet.compiler.plan.groups import PairsGroup
 
 CACHES = "sys/devices/system/cpu/cpu0/cache"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -56,7 +58,7 @@ MEASURED_BYTES = 64
 """The vector size in bytes of that processor."""
 
 
-def find_pairs(net: Net) -> Mapping[int, PairsGroup]:
+def find_pairs(net: Net) -> "Mapping[int, PairsGroup]":
     """Finds the groups of operations at pairs of steps, such as attention, that the llvm engine runs as one
     part; returns each by the node of its result. The module that finds them is imported only if the net has
     such operations.
@@ -83,7 +85,7 @@ def machine_for(processor: Processor) -> Machine:
 
 def table_machine(processor: Processor) -> Machine:
     """Returns the rates of the table and the caches of this machine, for an instruction set."""
-    return adapt_machine(COSTS.machine, caches(Path("/")), processor.vector_bytes)
+    return adapt_machine(COSTS.machine, caches("/"), processor.vector_bytes)
 
 
 def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
@@ -112,19 +114,25 @@ def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) ->
     )
 
 
-def caches(root: Path) -> dict[int, int]:
+def caches(root: str) -> dict[int, int]:
     """Reads the sizes in bytes of this processor's data caches, by level, from Linux. Levels that the system
     does not report are missing. root: the folder that holds `sys`: "/", or a test's.
     """
     sizes: dict[int, int] = {}
-    for folder in sorted(root.joinpath(CACHES).glob("index*")):
+    place = os.path.join(root, *CACHES.split("/"))
+    names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+    for folder in (os.path.join(place, name) for name in names if name.startswith("index")):
         try:
-            kind, level, size = (
-                folder.joinpath(name).read_text().strip() for name in ("type", "level", "size")
-            )
+            kind, level, size = (read_line(os.path.join(folder, name)) for name in ("type", "level", "size"))
         except OSError:
             continue
-        match = re.fullmatch(r"(\d+)([KMG]?)", size)
-        if kind != "Instruction" and level.isdecimal() and match:
-            sizes[int(level)] = int(match[1]) * UNITS[match[2]]
+        number, unit = (size[:-1], size[-1:]) if size[-1:] in UNITS else (size, "")
+        if kind != "Instruction" and level.isdecimal() and number.isdecimal():
+            sizes[int(level)] = int(number) * UNITS[unit]
     return sizes
+
+
+def read_line(path: str) -> str:
+    """Reads a system file of one line; raises `OSError`."""
+    with open(path) as file:
+        return file.read().strip()
