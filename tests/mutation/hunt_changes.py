@@ -245,7 +245,7 @@ TESTS: dict[str, Sequence[str]] = {
             *("tests/compiler/targets/cpu/test_contract.py", "tests/compiler/targets/cpu/test_pack.py"),
             *("tests/model/test_with_params.py", "tests/compiler/plan/test_totals.py"),
         )
-        for name in ("contract", "contract_code", "memory", "pack", "pack_code")
+        for name in ("contract", "contract_code", "memory", "pack", "pack_code", "vectors_code")
     },
     "compiler/disk/model_files.py": ("tests/onnx/test_onnx_kept.py",),
     "compiler/disk/access.py": ("tests/compiler/disk/test_access.py",),

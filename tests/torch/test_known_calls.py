@@ -245,3 +245,82 @@ def test_numbers_whose_memory_has_another_sign(wanted: bool) -> None:
                 (torch.complex(torch.ones_like(outputs), outputs).conj() * weight).real.sum().backward()
             made.append([outputs.detach(), *[p.grad for p in layer.parameters() if wanted]])
         torch.testing.assert_close(*made, atol=1e-12, rtol=1e-10)
+
+
+class TwoOutputs(torch.nn.Module):
+    """A cell of two outputs and a setting, whose biases are added and cut in two."""
+
+    def __init__(self) -> None:
+        """Makes the parameters of 5 inputs and 6 units."""
+        super().__init__()
+        shapes = {"W": (5, 12), "R": (6, 12), "b": (12,), "d": (12,)}
+        for name, shape in shapes.items():
+            setattr(self, name, torch.nn.Parameter(torch.randn(shape, dtype=torch.float64)))
+        self.factor = 0.5
+
+    def forward(self, x: Any, h: Any) -> Any:
+        """The next memory, with one gate besides."""
+        i, o = (x @ self.W + h @ self.R + (self.b + self.d)).chunk(2, -1)
+        h = self.factor * torch.tanh(i) * torch.sigmoid(o)
+        return (h, i), h
+
+
+def two_outputs() -> Any:
+    """A `Recurrence` of a `TwoOutputs`."""
+    example = torch.zeros(1, 5, dtype=torch.float64), torch.zeros(1, 6, dtype=torch.float64)
+    return st.Recurrence(TwoOutputs(), example)
+
+
+def looped(cell: Any, x: Any) -> tuple[Any, Any]:
+    """The second outputs, and the last state, of a cell in a loop of PyTorch's operations."""
+    h, made = torch.zeros(x.shape[1], 6, dtype=x.dtype), list[Any]()
+    for step in x:
+        (_, second), h = cell(step, h)
+        made.append(second)
+    return torch.stack(made), h
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_calls_of_a_recurrence_have_kinds(part: int) -> None:
+    """Outputs and states that get no cotangent; parameters that change between calls of one kind."""
+    torch.manual_seed(0)
+    ours, numbers = two_outputs(), torch.randn(3, 4, 5, dtype=torch.float64)
+    found = list[list[Any]]()
+    for _ in range(5):
+        made = list[list[Any]]()
+        for run in (lambda x: (ours(x)[0][1], ours(x)[1]), lambda x: looped(ours.cell, x)):
+            ours.zero_grad()
+            x = numbers.clone().requires_grad_()
+            results = run(x)
+            results[part].square().sum().backward()
+            made.append([*results, x.grad, *[p.grad.clone() for p in ours.parameters()]])
+        torch.testing.assert_close(*made, atol=1e-12, rtol=1e-10)
+        found.append(made[0])
+        with torch.no_grad():
+            for parameter in ours.parameters():
+                parameter.neg_()
+    assert len(ours.__dict__[KNOWN]) == 1
+    assert all(map(torch.equal, found[0], found[4]))  # signs have come back, in a prepared call
+    assert KNOWN not in copy.deepcopy(ours).__dict__
+
+
+def test_what_a_recurrence_reads_makes_another_kind() -> None:
+    """A setting of the cell, the mode, a frozen parameter, and a parameter that tools put in its place."""
+    ours, x = two_outputs(), torch.randn(3, 4, 5, dtype=torch.float64)
+    for change in range(4):
+        if change == 1:
+            ours.cell.factor = 2.0
+        if change == 2:
+            ours.eval()
+        if change == 3:
+            ours.cell.d.requires_grad_(False)
+        for _ in range(3):
+            torch.testing.assert_close(ours(x)[1], looped(ours.cell, x)[1], atol=1e-12, rtol=1e-10)
+        assert len(ours.__dict__[KNOWN]) == change + 1
+    weights = {f"cell.{name}": 2 * value.detach() for name, value in ours.cell.named_parameters()}
+    doubled = torch.func.functional_call(ours, weights, (x,))[1]
+    inner = {name.removeprefix("cell."): value for name, value in weights.items()}
+    with torch.no_grad():
+        for name, parameter in ours.cell.named_parameters():
+            parameter.copy_(inner[name])
+    torch.testing.assert_close(doubled, looped(ours.cell, x)[1], atol=1e-12, rtol=1e-10)

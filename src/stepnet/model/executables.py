@@ -14,12 +14,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, Kernel, PreparedCall, Results, Spec
+from stepnet.compiler.targets import AtAddresses, Bound, Call, Kernel, PreparedCall, Results, RunAt, Spec
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import put_latest
 from stepnet.errors import IndexOutsideError
@@ -191,12 +190,31 @@ def prepared_for(bound: Bound, parameters: Sequence[Array], call: Call, changes:
 class ReboundCall:
     """A prepared call, and the kernel whose parameters are replaced before each run of it.
 
-    run_at: makes, once, the function that runs it on memory at addresses; None if it does not run so.
+    run_at: runs it on memory at addresses, once `at` has made it; None if it does not run so.
     """
+
+    run_at: "RunAt | None"
 
     def __init__(self, bound: Bound, prepared: PreparedCall) -> None:
         """Takes the kernel (compiled net) with parameters, and the call that was prepared of it."""
-        self.bound, self.prepared, self.run_at = bound, prepared, cache(prepared.at)
+        self.bound, self.prepared = bound, prepared
+
+    def at(self, places: AtAddresses, specs: Sequence[Spec]) -> "RunAt | None":
+        """Makes the function that replaces the parameters, and runs the call, on memory at addresses.
+
+        places: which addresses they are. specs: the shapes and dtypes of the parameters.
+        """
+        packing = self.bound.packing_tasks()
+        run = self.prepared.at(places, packing or ())
+        if run is None or packing is not None:
+            return run
+
+        def rebound(addresses: Sequence[int]) -> object:
+            """Replaces the parameters, and then runs the call. Returns False if they cannot be replaced."""
+            parameters = [addresses[place] for place in places.parameters]
+            return self.bound.rebind_at(parameters, specs) and run(addresses)
+
+        return rebound
 
 
 class Runs(Executables[ReboundCall]):
@@ -232,26 +250,23 @@ class Runs(Executables[ReboundCall]):
     def run_at(
         self,
         form: Form,
-        parameters: list[int],
+        addresses: Sequence[int],
+        places: AtAddresses,
         specs: Sequence[Spec],
-        given: Sequence[int],
-        results: Sequence[int],
     ) -> bool:
         """Runs a prepared call of the kernel on memory at addresses; returns whether it did: False, having
         written nothing, if no call of this form (key) is free, or none runs so.
 
-        parameters, specs: the addresses of the parameters, and their shapes and dtypes.
-        given: the addresses of the arrays that the call gives. results: those of its results.
+        places: which addresses they are, the same for all calls of the form. specs: the shapes and dtypes of
+        the parameters.
         """
         if (taken := self.take(form)) is None:
             return False
         own, idle = taken
         try:
-            run_at = own.run_at()
-            if run_at is None or not own.bound.rebind_at(parameters, specs):
-                return False
-            run_at(given, results)
-            return True
+            if "run_at" not in own.__dict__:
+                own.run_at = own.at(places, specs)
+            return own.run_at is not None and own.run_at(addresses) is not False
         finally:
             idle.append(own)
 

@@ -97,6 +97,11 @@ class Positions:
         return bool(self.lengths.all())
 
     @computed_once
+    def is_even(self) -> bool:
+        """True if all sequences of the batch have the same number of steps, and no inner sequences."""
+        return not self.inner and bool((self.lengths == self.lengths[:1]).all())
+
+    @computed_once
     def offsets(self) -> Array:
         """The offsets that the sequences would have if stored end to end: prefix sums of the lengths."""
         return offsets_of(self.lengths)

@@ -10,17 +10,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.once import entry_of
 from stepnet.errors import InputError
 from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
 from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import carried, save_for_backward, saved_for_backward
+from stepnet.torch.arrays import (
+    PLAIN,
+    carried,
+    form_of,
+    save_for_backward,
+    saved_for_backward,
+)
 from stepnet.torch.mapped import MappedAxis, MappedNet, mapped
-from stepnet.torch.places import place_of
+from stepnet.torch.places import ON_HOST, place_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_differentiated, is_transformed, untraced, wanted_of
 from stepnet.torch.running import as_inputs, count_products, run_backward, run_forward, run_net_on
+from stepnet.torch.tensor_calls import TensorCall, like_of
 
 torch: Any = pytorch("torch")
 NO_FUNCTIONALIZE = (
@@ -45,11 +53,22 @@ def differentiated(
     place = place_of(tensors, engine)
     if not is_transformed():
         passes = place.passes(net, wanted_of(tensors), checkpoint, engine)
-        return QuickFunction.apply(passes, positions, *tensors)[: len(net.results)]
+        return APPLY(call_of(passes, positions, tensors, place is ON_HOST), *tensors)
     order = net.gradient_engines(place.engines(engine))
     if (interpreter := functionalizing()) is not None:
         return functionalized(interpreter, net, positions, tensors, order)
     return applied(MappedNet(net, order, positions, checkpoint), tensors)
+
+
+def call_of(passes: Passes, positions: Positions, tensors: Sequence[Any], is_on_host: bool) -> TensorCall:
+    """Returns what a call of a net on tensors runs. It is kept where sequences have the same lengths.
+
+    is_on_host: whether the tensors are on the CPU. The other arguments are those of `QuickFunction.forward`.
+    """
+    if not is_on_host or not positions.is_even or not {*map(type, tensors)} <= {*PLAIN, type(None)}:
+        return TensorCall(passes, positions)
+    key = positions.key, *map(form_of, tensors)
+    return entry_of(passes.calls, key, lambda: TensorCall.of(passes, positions, tensors))
 
 
 def run_tensors(
@@ -95,7 +114,7 @@ class NetFunction(torch.autograd.Function):
         ctx.run, *tensors = inputs
         ctx.net = ctx.run.net
         ctx.save_for_forward(*tensors)
-        keep(ctx, tensors, output, ())
+        keep(ctx, ctx.net.floats, tensors, output, ())
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
@@ -151,62 +170,86 @@ class QuickFunction(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, passes: Passes, positions: Positions, *tensors: Any) -> Any:
-        """Runs the net's forward pass; returns its results, then the values saved for backward.
+    def forward(ctx: Any, call: TensorCall, *tensors: Any) -> tuple[Any, ...]:
+        """Runs the net's forward pass; returns its results in the form of the call.
 
-        passes: both passes of the net. positions: where the steps of the sequences lie. tensors: the net's
-            inputs.
+        call: both passes, and where the steps of the sequences lie. tensors: the inputs of the net.
         """
-        count_products(passes.net, positions)
-        output = run_forward(passes, positions, tensors)
-        ctx.passes, ctx.net, ctx.engine, ctx.positions = passes, passes.net, passes.engine, positions
-        ctx.mark_non_differentiable(*output[len(passes.net.results) :])
-        keep(ctx, tensors, output, [output[place] for place in passes.saved])
-        return output
+        ctx.call, net = call, call.passes.net
+        count_products(net, call.positions)
+        if (small := call.small) is not None:
+            results, saved = small.forward(call, tensors)
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(*tensors, *saved)
+            ctx.count, ctx.forms, ctx.floats, ctx.like = len(tensors), small.forms, small.floats, small.like
+            return (*results,)
+        made = run_forward(call.passes, call.positions, call.layout.flat(tensors))
+        results = call.layout.of_module(made[: len(net.results)])
+        keep(ctx, call.floats, tensors, results, [made[place] for place in call.passes.saved])
+        return (*results,)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         """Runs the backward pass, hidden from torch.compile, which would trace it."""
-        return untraced(QuickFunction.gradients)(ctx, *cotangents)
+        return untraced(gradients)(ctx, cotangents)
 
-    @staticmethod
-    def gradients(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Returns the gradients of the net's inputs; None for arguments without one. cotangents: of the
-        results; None for zeros.
 
-        Gradients that must have gradients themselves, or that a transform sees, are those of the net of the
-        gradient, whose arguments PyTorch tracks.
-        """
-        every = saved_for_backward(ctx)
-        tensors, saved, wanted = every[: ctx.count], every[ctx.count :], ctx.passes.wanted
-        known = known_cotangents(ctx, cotangents)
-        if torch.is_grad_enabled() or is_transformed() or any(map(is_batched, known)):
-            gradient = MappedNet(ctx.net, ctx.engine, ctx.positions).gradient(wanted)
-            gradients = as_inputs(run_several(gradient, [*tensors, *carried(known)]), tensors, wanted)
-        else:
-            count_products(ctx.net, ctx.positions, wanted)
-            gradients = run_backward(ctx.passes, ctx.positions, tensors, known, saved)
-        return None, None, *by_place(ctx, wanted, gradients)
+APPLY: Any = super(torch.autograd.Function, QuickFunction).apply  # type: ignore[misc]
+"""`QuickFunction.apply` without its search for transforms of torch.func, under which it does not run."""
+
+
+def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the gradients of the arguments of `QuickFunction.forward`; None for those without one.
+
+    ctx: of the call, with what it saved. cotangents: of its results; None for zeros. Gradients that must have
+    gradients themselves, or that a transform sees, are those of the net of the gradient, whose arguments
+    PyTorch tracks.
+    """
+    call: TensorCall = ctx.call
+    (passes, positions, layout, small), wanted = call, call.passes.wanted
+    every = saved_for_backward(ctx)
+    tensors, saved, made = every[: ctx.count], every[ctx.count :], None
+    if (
+        torch.is_grad_enabled()
+        or is_transformed()
+        or any(each is not None and is_batched(each) for each in cotangents)
+    ):
+        known = carried(layout.of_net(known_cotangents(ctx, cotangents)))
+        flat = layout.flat(tensors)
+        gradient = MappedNet(passes.net, passes.engine, positions).gradient(wanted)
+        made = as_inputs(run_several(gradient, [*flat, *known]), flat, wanted)
+    elif small is not None:
+        made = small.backward(tensors, cotangents, saved)
+        saved = small.values(passes, saved) if made is None else saved
+    if made is None:
+        count_products(passes.net, positions, wanted)
+        known = layout.of_net(known_cotangents(ctx, cotangents))
+        made = run_backward(passes, positions, layout.flat(tensors), known, saved)
+    if layout.lead and wanted[0] == 0:
+        made = [made[0].view(tensors[0].shape), *made[1:]]
+    return None, *by_place(ctx, wanted, made)
 
 
 # ---- what both functions do --------------------------------------------------------------------------------
 
 
-def keep(ctx: Any, tensors: Sequence[Any], output: Sequence[Any], saved: Sequence[Any]) -> None:
+def keep(
+    ctx: Any, floats: Sequence[int], tensors: Sequence[Any], output: Sequence[Any], saved: Sequence[Any]
+) -> None:
     """Stores in the context of a function what its backward pass reads.
 
-    tensors, output: the inputs and results of the net. saved: further values that are saved.
+    floats: the positions of the results that have cotangents.
+    tensors, output: the inputs and results of the function. saved: further values that are saved.
     """
     ctx.set_materialize_grads(False)
-    ctx.count = len(tensors)
+    ctx.count, ctx.floats = len(tensors), floats
     save_for_backward(ctx, [*tensors, *saved])
-    floats = [output[place] for place in ctx.net.floats]
-    ctx.like = [(tensor.shape, tensor.dtype, tensor.device) for tensor in floats]
+    ctx.like = [like_of(output[place]) for place in floats]
 
 
 def known_cotangents(ctx: Any, cotangents: Sequence[Any]) -> list[Any]:
     """Returns the cotangents of the floating-point results of a function; zeros for those that are None."""
-    given = [cotangents[place] for place in ctx.net.floats]
+    given = [cotangents[place] for place in ctx.floats]
     return [
         torch.zeros(shape, dtype=dtype, device=device) if tensor is None else tensor
         for tensor, (shape, dtype, device) in zip(given, ctx.like, strict=True)
@@ -235,8 +278,10 @@ def by_place(ctx: Any, wanted: Sequence[int], gradients: Sequence[Any]) -> tuple
     """Returns gradients by the inputs of a net; None for those without a gradient. wanted: the positions of
     the inputs that have gradients.
     """
-    known = dict(zip(wanted, gradients, strict=True))
-    return tuple(known.get(place) for place in range(ctx.count))
+    each = [None] * ctx.count
+    for place, gradient in zip(wanted, gradients, strict=True):
+        each[place] = gradient
+    return (*each,)
 
 
 # ---- transforms of PyTorch ---------------------------------------------------------------------------------

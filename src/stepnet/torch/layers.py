@@ -14,7 +14,7 @@ from stepnet.model.program import Asked
 from stepnet.torch.bound import BOUND
 from stepnet.torch.cudnn import reason_for_cudnn
 from stepnet.torch.keys import runnable_of_sizes
-from stepnet.torch.known_calls import KNOWN, noted, run_known
+from stepnet.torch.known_calls import KNOWN, Found, noted, run_known
 from stepnet.torch.operator import in_graph, reason_in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.quantizing import Qconfig
@@ -40,6 +40,9 @@ from stepnet.torch.sequences import (
 )
 
 torch: Any = pytorch("torch")
+SETTINGS = operator.attrgetter(
+    *("mode", "input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size")
+)
 
 
 class LayerForward:
@@ -85,18 +88,19 @@ class LayerForward:
         Sequences on devices that the engine does not take, and tools that record torch.nn's layers, run
         torch.nn's own forward.
         """
-        kind, graph = None, makes_graph()  # asked once: torch.compile may answer otherwise the next time
-        if not graph and hx is None and torch.is_grad_enabled():
-            results, kind = untraced(run_known)(self, input)
+        found = None
+        if hx is None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            results, found = untraced(run_known)(self, input)
             if results is not None:
-                return results
+                return results[0], in_form(self, results[1:])
+        graph = makes_graph()  # asked once: torch.compile may answer otherwise the next time
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if not runs_on(data_of(input).device, self.engine) or needs_torch_nn():
             return theirs(input, hx)
         run = run_module if graph else untraced(run_module)
         device: Any = data_of(input).device
         if device.type == HOST:
-            return run(self, theirs, input, hx, graph, kind)
+            return run(self, theirs, input, hx, graph, found)
         dtype = dtype_of_run(self.mode, device, self.weight_hh_l0.dtype, data_of(input).dtype)
         reason = reason_for_cudnn(self, dtype, isinstance(input, PackedSequence) or input.is_nested)
         if graph and not reason and dtype in DTYPES:
@@ -108,6 +112,15 @@ class LayerForward:
             lambda: run(self, theirs, input, hx, graph),
             lambda: theirs(input, hx),
         )
+
+    def tensors_and_settings(self: Any) -> tuple[list[Any], tuple[Any, ...]] | None:
+        """Returns the parameters, and the settings of which calls depend; None with dropout between layers,
+        and for parameters that are not those of PyTorch's own list.
+        """
+        weights = tensors_named(self, self._flat_weights_names)
+        if (self.training and self.dropout) or not all(map(operator.is_, weights, self._flat_weights)):
+            return None
+        return weights, SETTINGS(self)
 
     def extra_repr(self) -> str:
         """Describes the module for `repr` as torch.nn does, and its engine if that was chosen."""
@@ -122,7 +135,7 @@ class LayerForward:
 
 
 def run_module(
-    module: Any, theirs: Callable[..., Any], value: Any, hx: Any, graph: bool, kind: Any = None
+    module: Any, theirs: Callable[..., Any], value: Any, hx: Any, graph: bool, found: Found | None = None
 ) -> Any:
     """Runs a recurrent module in machine code; takes and returns what its forward in torch.nn does.
 
@@ -131,7 +144,7 @@ def run_module(
     value: the sequences: a tensor, a `PackedSequence` or a jagged nested tensor. hx: the initial states, or
         None.
     graph: whether PyTorch makes a graph.
-    kind: the weights and the kind of a call that later ones like it need not check; None for others.
+    found: the weights and the kind of a call that later ones like it need not check; None for others.
     """
     weights = weights_of(module, graph)
     if module.mode == "LSTM" and hx is not None and not is_pair(hx):
@@ -155,9 +168,9 @@ def run_module(
     data, *states = as_cast(dtype, sequences.data, *states)
     weights = list(as_cast(dtype, *weights))
     check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
-    if kind is not None and data is value and not alone:
+    if found is not None and data is value and not alone:
         layers = runnable_of_sizes(sizes_of(module, weights[0].dtype))
-        if (made := noted(module, layers, value, *kind)) is not None:
+        if (made := noted(module, layers, value, found, 2 if module.mode == "LSTM" else 1)) is not None:
             return made[0], in_form(module, made[1:])
     if sequences.order is not None:
         states = [state.index_select(1, sequences.order) for state in states]

@@ -199,10 +199,13 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function so that torch.compile does not trace it, for calls into code of stepnet that handles
     arrays and machine code.
 
-    torch.compile would otherwise trace this code after a break of its graph. Without torch.compile in use the
-    function is returned as it is: to wrap it would import PyTorch's compiler.
+    torch.compile would otherwise trace this code after a break of its graph. Where it does not run, the
+    function is returned as it is: to wrap it would import PyTorch's compiler, and takes a microsecond a call.
     """
     if "torch._dynamo" not in sys.modules:
+        return function
+    # torch.compile would trace the second question. Without a callback it does not trace what is called next.
+    if not torch.compiler.is_compiling() and torch._C._dynamo.eval_frame.get_eval_frame_callback() is None:
         return function
     if function not in APART:
         APART[function] = torch.compiler.disable(function)

@@ -28,6 +28,7 @@ from stepnet.torch.arrays import in_dtypes
 from stepnet.torch.bound import BOUND, DifferentiableLayers
 from stepnet.torch.decompositions import scan
 from stepnet.torch.keys import MODULES, registered
+from stepnet.torch.known_calls import KNOWN, Found, noted, run_known
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.meta import parameters_with_numbers, with_numbers
 from stepnet.torch.operator import in_graph, reason_in_graph
@@ -176,17 +177,35 @@ class Recurrence(torch.nn.Module):
         check_no_proxy(unknown)
         if unknown:
             raise unknown_argument("a call of a Recurrence", Recurrence.forward, unknown, MEANT)
-        run_call = Recurrence.run_call
+        run_call, found = Recurrence.run_call, None
+        if state is None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            results, found = untraced(run_known)(self, input)
+            if results is not None:
+                return self.in_form(results)
         graph = is_recorded() and runs_on(data_of(input).device, self.engine)
         run = run_call if graph else untraced(run_call)
-        return run(self, input, state, statics, graph)
+        return run(self, input, state, statics, graph, found)
 
-    def run_call(self, value: Any, state: Any, statics: Any, graph: bool) -> Any:
+    def tensors_and_settings(self) -> tuple[list[Any], tuple[Any, ...]] | None:
+        """Returns the parameters and buffers, and the settings of which calls depend; None for a step that
+        takes statics (values for all steps).
+        """
+        if self._example[2] is not None:
+            return None
+        return [*self.tensors.values()], (self.training, self.reverse, self.reads)
+
+    def in_form(self, results: Sequence[Any]) -> Any:
+        """Returns outputs and last states in the structures of the step's."""
+        count = len(results) - len(leaves(self._example[1]))
+        return rebuild(self._output, [*results[:count]]), rebuild(self._example[1], [*results[count:]])
+
+    def run_call(self, value: Any, state: Any, statics: Any, graph: bool, found: Found | None = None) -> Any:
         """Implements `forward`: reads and checks its arguments, and runs the step on the device of the data.
 
         Returns the outputs, in the form of the sequences `value`, and the last state. A `PackedSequence` may
         sort its sequences: states and statics (values that each sequence has once) are brought into this
         order, and the last state out of it. graph: whether PyTorch makes a graph, which gets an operator.
+        found: the weights and the kind of a call that later ones like it need not check; None for others.
         """
         x, memory, example_statics = self._example
         states = [] if state is None else tensors_of_argument(state, memory, "state")
@@ -215,7 +234,8 @@ class Recurrence(torch.nn.Module):
                 [tensor.index_select(0, sequences.order) for tensor in group]
                 for group in (states, static_tensors)
             )
-        results = self.results(sequences, states, static_tensors, graph)
+        found = None if alone or statics is not None else found
+        results = self.results(sequences, states, static_tensors, graph, found)
         if lowered:
             results = in_dtypes(results, lowered)
         count = len(results) - len(leaves(memory))
@@ -225,7 +245,7 @@ class Recurrence(torch.nn.Module):
         formed = [sequences.form(tensor) for tensor in outputs]
         if alone:
             formed, last = [tensor.squeeze(axis) for tensor in formed], [tensor.squeeze(0) for tensor in last]
-        return rebuild(self._output, formed), rebuild(memory, last)
+        return self.in_form([*formed, *last])
 
     def dtypes_in_autocast(self, data: Any, states: list[Any], statics: list[Any]) -> tuple[str, ...]:
         """Returns the names of the dtypes that the step's outputs and states have under the present autocast,
@@ -267,7 +287,12 @@ class Recurrence(torch.nn.Module):
         return [*leaves(outputs), *leaves(arranged(states, memory))]
 
     def results(
-        self, sequences: ModuleSequences, states: list[Any], statics: list[Any], graph: bool = False
+        self,
+        sequences: ModuleSequences,
+        states: list[Any],
+        statics: list[Any],
+        graph: bool = False,
+        found: Found | None = None,
     ) -> list[Any]:
         """Runs the step over sequences: in machine code on devices that the engine takes, by an operator of
         PyTorch if a graph is being made, as a loop of PyTorch's operations on other devices and for tensors
@@ -275,6 +300,7 @@ class Recurrence(torch.nn.Module):
 
         sequences: the data and the positions of sequences in it. states, statics: tensors with an entry for
             each sequence, in the order of the data; no states are zeros. graph: whether one is made.
+        found: as of `run_call`.
         """
         if not runs_on(sequences.data.device, self.engine):
             return self.looped(sequences, states, statics)
@@ -285,6 +311,10 @@ class Recurrence(torch.nn.Module):
         if not graph:
             if has_own_functions([sequences.data, *states, *statics, *tensors]):
                 return self.looped(sequences, states, statics)
+            if found is not None:
+                made = noted(self, self.runnable(tensors), sequences.data, found)
+                if made is not None:
+                    return made
             given = sequences.place, sequences.data, states, tensors, statics
             return run_or(
                 self,
@@ -512,7 +542,7 @@ class Recurrence(torch.nn.Module):
         return {
             name: value
             for name, value in self.__dict__.items()
-            if name not in (BOUND, RUNNABLE, REFUSED, LOWERED, "_name")
+            if name not in (BOUND, RUNNABLE, REFUSED, LOWERED, KNOWN, "_name")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -150,7 +150,8 @@ class PreparedCall:
         if they are fixed, as are then the shapes of the arrays.
     suits: tells whether a call with sequences at these positions, as many as in this one, would be prepared
         in the same way if lengths are arguments: with as many threads and as much scratch memory.
-    at: makes the function that runs it on memory at addresses; None if it does not run so.
+    at: makes the function that runs it on memory at addresses, given which they are, and tasks that pack
+        parameters ahead of it; None if it does not run so.
     arrays: runs the call as `run` does, and returns its only output and then the results per row in one list,
         which other arrays may follow, in less time; None where there is no such function.
     """
@@ -160,16 +161,28 @@ class PreparedCall:
     shortest: int = 0
     longest: int = 0
     suits: "Callable[[Positions], bool]" = lambda _: False
-    at: "Callable[[], RunAt | None]" = lambda: None
+    at: "Callable[[AtAddresses, Sequence[Any]], RunAt | None]" = lambda *_: None
     arrays: "Callable[[OptionalArrays, Places | None], list[Array]] | None" = None
 
 
 Spec = tuple[tuple[int, ...], str]
 """The shape of an array, and its dtype."""
-RunAt = Callable[[Sequence[int], Sequence[int]], None]
-"""A function that runs a prepared call on memory at addresses: of the given arrays, 0 for zeros, and of the
-results.
-"""
+RunAt = Callable[[Sequence[int]], object]
+"""A function that runs a prepared call on memory at addresses."""
+
+
+class AtAddresses(NamedTuple):
+    """The addresses of a call on memory, by their position among all.
+
+    count: the number of addresses. parameters, results: the positions of those of parameters and results.
+    given: likewise of the arrays that a call gives; None for an initial memory of zeros, and an array for
+        an input that is always the same.
+    """
+
+    count: int
+    parameters: Sequence[int]
+    given: "Sequence[int | Array | None]"
+    results: Sequence[int]
 
 
 class KernelLinks(NamedTuple):
@@ -304,6 +317,12 @@ class Bound(Protocol):
         """
         ...
 
+    def packing_tasks(self) -> Sequence[Any] | None:
+        """Returns tasks of machine code that do what `rebind_at` does, for prepared calls; None if there are
+        no such tasks, or others besides.
+        """
+        ...
+
     def release(self) -> None:
         """Frees the kernel's memory. Neither the kernel nor its prepared calls may be called afterwards."""
         ...
@@ -346,6 +365,10 @@ class CalledKernel:
     def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
         """Returns False: the parameters (weights) cannot be replaced by those at some addresses."""
         return False
+
+    def packing_tasks(self) -> Sequence[Any] | None:
+        """Returns None: there are no tasks that replace the parameters (weights)."""
+        return None
 
     def release(self) -> None:
         """Does nothing: the kernel has no memory that must be freed."""

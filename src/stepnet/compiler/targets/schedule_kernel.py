@@ -419,6 +419,9 @@ class BoundParts(CalledKernel):
         ]
         return self.rebind([np.ndarray(*spec, own) for spec, own in zip(specs, buffers, strict=True)])
 
+    def packing_tasks(self) -> None:
+        """Returns None: constants of the net are evaluated between parameters and the parts."""
+
     def rebind_to(self, parameters: Arrays) -> bool:
         """Replaces the parameters of all parts, given by node of the net, in place, for later calls; returns
         False if a kernel (the compiled code of a part) cannot replace its own.

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.targets import Call, Order
+from stepnet.compiler.targets import AtAddresses, Call, Order
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, bytes_of, maker_of
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import computed_once
@@ -82,12 +82,12 @@ class AddressedNet:
         arrays = [None if is_missing else GIVEN for is_missing in missing]
         call = call_on(program, arrays, Call(positions), separate_outputs)
         ends, net = program.ends, program.net
-        self.program, self.engine, self.zeros, self.form = program, engine, call.given, form_of(call)
-        given = (*ends.sequences, *ends.memories, *ends.statics)
-        addresses = (0 if array is None or array is GIVEN else array.ctypes.data for array in self.zeros)
-        self.given = [*zip(given, addresses, strict=True)]
-        self.placed = (*ends.steps, *ends.rows, *ends.totals)
-        self.parameters = ends.parameters
+        self.program, self.engine, self.form = program, engine, form_of(call)
+        numbers = (*ends.sequences, *ends.memories, *ends.statics)
+        given = [place if array is GIVEN else array for place, array in zip(numbers, call.given, strict=True)]
+        first, placed = len(net.inputs), (*ends.steps, *ends.rows, *ends.totals)
+        results = [first + place for place in placed]
+        self.places = AtAddresses(first + len(results), ends.parameters, given, results)
         types = [net.type_of(net.inputs[place]) for place in ends.parameters]
         self.specs = [(type_.shape, type_.dtype) for type_ in types]
         sizes = {STEPS: (positions.total,), ROWS: (positions.rows,), CONST: ()}
@@ -106,10 +106,7 @@ class AddressedNet:
 
         inputs: the addresses of the inputs, 0 for a missing one. results: the addresses of the results.
         """
-        return self.form is not None and self.runs.run_at(
-            (threads(), *self.form[1:]),
-            [inputs[place] for place in self.parameters],
-            self.specs,
-            [inputs[place] or zeros for place, zeros in self.given],
-            [results[place] for place in self.placed],
-        )
+        if self.form is None:
+            return False
+        form = threads(), *self.form[1:]
+        return self.runs.run_at(form, [*inputs, *results], self.places, self.specs)

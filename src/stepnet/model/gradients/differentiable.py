@@ -215,6 +215,11 @@ class Passes:
         """The positions of the values that `backward` reads among the arrays that `forward` returns."""
         return self.run.saved
 
+    @computed_once
+    def calls(self) -> OrderedDict[Any, Any]:
+        """The facts that a front end keeps of calls of these passes, by their forms."""
+        return OrderedDict()
+
     def forward(self, arrays: Arrays, positions: Positions) -> list[Array]:
         """Returns the results of the net, followed by further values to save for the backward pass.
 

@@ -1,5 +1,8 @@
 """Packing in machine code: each number of a matrix at its place, wherever the matrix lies."""
 
+from functools import reduce
+from typing import Any
+
 import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
@@ -8,7 +11,7 @@ from hypothesis import given, settings
 
 from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
-from stepnet.compiler.targets.cpu.products.pack import Packing, word_count
+from stepnet.compiler.targets.cpu.products.pack import Packing, vector_sums, word_count
 
 Array = np.ndarray
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "bool")
@@ -90,3 +93,24 @@ def test_a_matrix_without_numbers_is_nothing_to_pack() -> None:
     for shape in ((0, 5), (5, 0)):
         Packing(np.ones(shape, "float32"), 0, 1, 16, memory, available_processors()[0])(0)
     assert not memory.any()
+
+
+@pytest.mark.parametrize("processor", available_processors(), ids=lambda processor: processor.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_vectors_are_added_from_left_to_right(processor: Processor, dtype: str) -> None:
+    """Parts of parameters, of sizes that fill no vector; the memory between the sums stays."""
+    random, sizes = np.random.default_rng(0), (1, 7, 16, 33)
+    parameters = [random.normal(size=100).astype(dtype) for _ in range(3)]
+    memory, sums = np.full(200, 9, dtype), list[Any]()
+    wanted = memory.copy()
+    for place, size in enumerate(sizes):
+        terms = [(each, 5 * place + each) for each in range(1 + place % 3)]
+        begin, itemsize = 40 * place, memory.itemsize
+        sums.append((pointer(memory[begin:]), size * itemsize, [(each, at * itemsize) for each, at in terms]))
+        parts = [parameters[each][at : at + size] for each, at in terms]
+        wanted[begin : begin + size] = reduce(np.add, parts)
+    task = vector_sums(dtype, sums, processor)
+    task.read([*map(pointer, parameters)])
+    for _ in range(2):
+        task()
+        np.testing.assert_array_equal(memory, wanted)

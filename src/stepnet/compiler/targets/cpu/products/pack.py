@@ -9,10 +9,12 @@ element. NumPy would need several passes over memory.
 Weights in bfloat16 are rounded while they are packed, two k to a word:
 
     W [k, n]                   ->   [unit block][k / 2][gate][2 x bfloat16]
+
+Vectors, such as biases, are copied and added by another function.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -29,6 +31,7 @@ Array = np.ndarray
 ARGUMENTS = (
     "count",
     "source",
+    "offset",
     "row_bytes",
     "column_bytes",
     "inner",
@@ -40,7 +43,8 @@ ARGUMENTS = (
 """The 64-bit words that describe one matrix.
 
 count: the number of matrices to pack, of which this is the first; the words of the others follow.
-source, row_bytes, column_bytes: the pointer to the matrix, and its strides.
+source, offset: the pointer to what the matrix is a part of, and where it begins in that, in bytes.
+row_bytes, column_bytes: its strides.
 inner, size: its numbers of rows (k) and of columns.
 packed: the pointer to the packed matrix.
 step_bytes, block_bytes: the packed bytes from one word of k, and from one unit block, to the next.
@@ -48,6 +52,18 @@ step_bytes, block_bytes: the packed bytes from one word of k, and from one unit 
 SHARED = 2**17
 """Threads divide the packing of at least this number of elements: some 50 microseconds of work."""
 ARGUMENT_INDEX = {name: index for index, name in enumerate(ARGUMENTS)}
+
+VECTOR_WORDS = ("count", "into", "source", "offset", "bytes", "adds")
+"""The 64-bit words of a row of sums of vectors. The first row of a sum copies a vector, and the others add
+theirs to it, in the order of the net.
+
+count: the number of rows, of which this is the first. into: the pointer to the sum.
+source, offset: the pointer to a parameter, and where the vector begins in it. bytes: those of the vector.
+adds: 1 to add the vector to the sum, 0 to copy it there.
+"""
+VECTOR_WORD = {name: place for place, name in enumerate(VECTOR_WORDS)}
+Term = tuple[int, int]
+"""A vector of a sum: the position of its parameter, and its offset in bytes."""
 
 
 class Packing:
@@ -79,6 +95,7 @@ class Packing:
         values = {
             "count": 1,
             "source": 0,
+            "offset": 0,
             "row_bytes": like.strides[0],
             "column_bytes": like.strides[1],
             "inner": inner,
@@ -98,35 +115,51 @@ class Packing:
             self.run.call(self.address)
 
 
-class Packings:
-    """Packings of matrices of parameters into the order in which products read them, all in one call.
+class ParameterTask(ParallelCalls):
+    """Machine code that reads parameters, and can be a task of a prepared call."""
 
-    They are divided among threads if they are large.
-    """
+    def __init__(
+        self,
+        function: NativeFunction,
+        arguments: Array,
+        word: int,
+        parameters: Sequence[int],
+        first_rows: Iterable[int],
+    ) -> None:
+        """Takes a function and its rows of arguments, as `ParallelCalls` does.
 
-    def __init__(self, packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> None:
-        """Joins packings of matrices by the same machine code, and divides them among threads.
-
-        packings: those of matrices with elements.
-        views: for each packing the position of the parameter, and the offset in bytes of the view in it.
+        word: the word of each row with the pointer to a parameter. parameters: the positions of those.
         """
-        self.arguments = np.stack([packing.arguments for packing in packings])
-        self.parameters, self.offsets = np.array(views, np.int64).T
-        run, elements = (
-            packings[0].run,
-            self.arguments[:, ARGUMENT_INDEX["inner"]] * self.arguments[:, ARGUMENT_INDEX["size"]],
-        )
-        assert run is not None
-        count = min(len(packings), threads()) if elements.sum() >= SHARED else 1
-        edges = np.linspace(0, len(packings), count + 1).astype(int)
-        self.arguments[edges[:-1], ARGUMENT_INDEX["count"]] = np.diff(edges)
-        self.work = ParallelCalls(run, self.arguments, edges[:-1])
+        super().__init__(function, arguments, first_rows)
+        self.word, self.parameters = word, np.array(parameters, np.int64)
 
-    def point(self, addresses: Sequence[int]) -> None:
-        """Sets where the parameters begin, of which the matrices that `work` packs are views."""
-        self.arguments[:, ARGUMENT_INDEX["source"]] = (
-            np.array(addresses, np.int64)[self.parameters] + self.offsets
-        )
+    def read(self, addresses: Sequence[int]) -> None:
+        """Sets where the parameters begin."""
+        self.arguments[:, self.word] = np.array(addresses, np.int64)[self.parameters]
+
+    def read_from(self, first: int) -> None:
+        """Lets a prepared call set where the parameters begin. first: the index of the address of the first
+        parameter among those of a call.
+        """
+        words = range(self.word, self.arguments.size, self.arguments.shape[1])
+        self.sources = [*zip(words, (self.parameters + first).tolist(), strict=True)]
+
+
+def packings_of(packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> ParameterTask:
+    """Joins packings of matrices by the same machine code, and divides them among threads if they are large.
+
+    packings: those of matrices with elements.
+    views: for each packing the position of the parameter, and the offset in bytes of the view in it.
+    """
+    arguments = np.stack([packing.arguments for packing in packings])
+    parameters, arguments[:, ARGUMENT_INDEX["offset"]] = np.array(views, np.int64).T
+    elements = arguments[:, ARGUMENT_INDEX["inner"]] * arguments[:, ARGUMENT_INDEX["size"]]
+    count = min(len(packings), threads()) if elements.sum() >= SHARED else 1
+    edges = np.linspace(0, len(packings), count + 1).astype(int)
+    arguments[edges[:-1], ARGUMENT_INDEX["count"]] = np.diff(edges)
+    run = packings[0].run
+    assert run is not None
+    return ParameterTask(run, arguments, ARGUMENT_INDEX["source"], parameters.tolist(), edges[:-1])
 
 
 def word_count(inner: int, weights: str | None) -> int:
@@ -143,3 +176,27 @@ def word_count(inner: int, weights: str | None) -> int:
 def kernel(processor: Processor, itemsize: int, width: int, weights: str | None) -> NativeFunction:
     """Returns the machine code that packs matrices of any shape, for an element size and an encoding."""
     return machine_code("products.pack", processor, itemsize, width, weights).function("pack", ctypes.c_int64)
+
+
+def vector_sums(
+    dtype: str, sums: Sequence[tuple[int, int, Sequence[Term]]], processor: Processor
+) -> ParameterTask:
+    """Prepares sums of vectors of parameters of a dtype, such as the biases of a gate: for each the address
+    of the sum, its bytes, and its terms.
+    """
+    count = sum(len(terms) for *_, terms in sums)
+    rows = [
+        (count, into, 0, offset, size, int(number > 0))
+        for into, size, terms in sums
+        for number, (_, offset) in enumerate(terms)
+    ]
+    parameters = [parameter for *_, terms in sums for parameter, _ in terms]
+    return ParameterTask(
+        vectors_kernel(processor, dtype), np.array(rows, np.int64), VECTOR_WORD["source"], parameters, [0]
+    )
+
+
+@cache
+def vectors_kernel(processor: Processor, dtype: str) -> NativeFunction:
+    """Returns the machine code that copies and adds vectors of a dtype."""
+    return machine_code("products.vectors", processor, dtype).function("vectors", ctypes.c_int64)

@@ -55,6 +55,7 @@ class PackCode:
             self.arguments = {
                 name: code.read(I64, code.at(arguments, 8 * n), 8) for name, n in ARGUMENT_INDEX.items()
             }
+            self.arguments["source"] = code.add(self.arguments["source"], self.arguments["offset"])
             self.pack()
         code.ret(code.number(0))
 

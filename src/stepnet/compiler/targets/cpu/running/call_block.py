@@ -13,7 +13,6 @@ pause, in which signals are handled. A task that several threads run is their ha
 
 import ctypes
 from collections.abc import Callable, Sequence
-from copy import copy
 from functools import cache
 from struct import Struct
 from time import perf_counter
@@ -112,7 +111,7 @@ class CallBlock:
         reach: reads, during pauses, how far the call has come.
         processor: the processor that the code is for.
         """
-        self.turns, self.reach = turns, reach
+        self.turns, self.reach, self.processor = turns, reach, processor
         spaces = [space for turn in turns for space in turn.spaces]
         self.tables = [
             np.array([copy for turn in turns for copy in turn.copies], np.int64).reshape(-1, len(COPY)),
@@ -134,22 +133,30 @@ class CallBlock:
         result = self.start(arrays)
         return result == DONE or self.go_on(result)
 
-    def at(self, order: Sequence[int]) -> Callable[..., bool]:
-        """Returns a function that runs the call on memory at addresses, its arguments, as `run` does on
-        arrays. order: for each array of the list, the index of its address among the arguments.
+    def at(
+        self, places: Sequence["int | Array | None"], count: int, first: Sequence[Turn]
+    ) -> Callable[[Sequence[int]], bool]:
+        """Returns a function that runs the call on memory at addresses, as `run` does on arrays.
+
+        places: for each array of the list, and for each address that only `first` reads, the position of the
+            address among those of a call, or an array for all calls. count: the number of addresses of a
+            call. first: tasks that run ahead of the others.
 
         In place of array objects machine code reads records of a type, which is 0, and an address.
         """
-        records, words = np.zeros((len(order), 2), np.int64), np.array(self.words)
+        fixed = [place for place in places if not isinstance(place, int)]
+        records = np.zeros((count + len(fixed), 2), np.int64)
+        records[count:, 1] = [*map(pointer, fixed)]
+        own = iter(range(count, len(records)))
+        order = [place if isinstance(place, int) else next(own) for place in places]
         items = pointer(records) + records[0].nbytes * np.array(order, np.int64)
-        first = np.array([pointer(items)])
-        words[TYPE : TYPE + 3] = 0, records.itemsize, 0
-        block = copy(self)
-        block.address, block.words = pointer(words), view(words)
-        pack, memory, begin = Struct("8xq" * len(order)).pack_into, view(records).cast("B"), pointer(first)
-        block.tables = [*self.tables, items, first]
+        listed = np.array([pointer(items)])
+        block = block_of([*first, *self.turns], self.reach, self.processor)
+        block.words[TYPE], block.words[TYPE + 1], block.words[TYPE + 2] = 0, records.itemsize, 0
+        pack, memory, begin = Struct("8xq" * count).pack_into, view(records).cast("B"), pointer(listed)
+        block.tables += [items, listed]
 
-        def run(*addresses: int) -> bool:
+        def run(addresses: Sequence[int]) -> bool:
             """Writes the addresses to the records, and runs the call on these."""
             pack(memory, 0, *addresses)
             return block.run_records(begin)
@@ -239,6 +246,12 @@ class ThreadedBlock(CallBlock):
             turn.group.note()
             turn.group.limit()
         return super().resume()
+
+
+def block_of(turns: Sequence[Turn], reach: Reach, processor: Processor) -> CallBlock:
+    """Makes the block of a prepared call, of one thread or several; the arguments are as of `CallBlock`."""
+    kind = CallBlock if all(turn.group is None for turn in turns) else ThreadedBlock
+    return kind(turns, reach, processor)
 
 
 @cache

@@ -24,6 +24,7 @@ from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
     LAYOUTS,
     Array,
+    AtAddresses,
     Call,
     KernelLinks,
     Links,
@@ -36,7 +37,7 @@ from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.running.across import AcrossTask, BetweenTask
 from stepnet.compiler.targets.cpu.running.between import SharedBuffers, StepBytes, lives_of
-from stepnet.compiler.targets.cpu.running.call_block import CallBlock, ThreadedBlock, Turn, turn_of
+from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn, block_of, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys
 from stepnet.compiler.targets.cpu.running.finish import FinishCall
@@ -52,7 +53,7 @@ from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
-LARGE = 2**18
+LARGE = 2**21
 """The size in bytes from which values that only kernels of a chain read have new arrays at each call."""
 MOST_PER_STEP = 16
 """The largest number of results for each step of a sequence in calls whose lengths are arguments."""
@@ -240,25 +241,34 @@ class PreparedChainCall:
             made = [made[place] for place in self.wanted]
         return made
 
-    def at(self) -> RunAt | None:
-        """Makes the function that runs the kernels (compiled parts) of the chain on memory at addresses: of
-        the given values, 0 for an initial memory (recurrent state) of zeros, and of the results. Large values
-        between kernels have new arrays, as in `run`. None if lengths are arguments, or if more than one call
-        of machine code does the work.
+    def at(self, places: AtAddresses, packing: Sequence[Any]) -> RunAt | None:
+        """Makes the function that runs the kernels (compiled parts) of the chain on memory at addresses.
+        Large values between kernels have new arrays, as in `run`. None if lengths are arguments, or if more
+        than one call of machine code does the work.
+
+        places: which addresses they are. packing: tasks that pack the parameters first, if there are any.
         """
         block: Any = getattr(self.run_on, "__self__", None)
         if self.tables or self.rest or not isinstance(block, CallBlock):
             return None
-        zeros = [pointer(array) for array in self.zeros]
         makers, inner = self.new.others(self.wanted)
-        order = {place: number for number, place in enumerate((*self.wanted, *inner), len(zeros))}
-        run_at = block.at([*range(len(zeros)), *(order[place] for place in range(len(order)))])
+        own = [*places.results, *range(places.count, places.count + len(inner))]
+        made = dict(zip((*self.wanted, *inner), own, strict=True))
+        given = [
+            zeros if place is None else place for place, zeros in zip(places.given, self.zeros, strict=True)
+        ]
+        values = [*given, *(made[place] for place in range(len(made)))]
+        for task in packing:
+            task.read_from(len(values))
+        first = [turn_of(task, 0) for task in packing]
+        run_at = block.at([*values, *places.parameters], places.count + len(inner), first)
+        if not makers:
+            return run_at
 
-        def run(given: Sequence[int], results: Sequence[int]) -> None:
-            """Runs the chain on the given values, and writes the results, both by addresses."""
-            made = [array for new in makers for array in new()]
-            filled = [address or zero for address, zero in zip(given, zeros, strict=True)]
-            run_at(*filled, *results, *map(pointer, made))
+        def run(addresses: Sequence[int]) -> None:
+            """Runs the chain on memory at addresses, and on new arrays."""
+            arrays = [array for new in makers for array in new()]
+            run_at([*addresses, *map(pointer, arrays)])
 
         return run
 
@@ -436,8 +446,7 @@ def runner(
             if wave >= 0:
                 turns.append(turn_of_wave(prepared, wave, sources))
             turns += [turn_of(task, wave) for task in behind.get(wave, ())]
-        kind = CallBlock if all(turn.group is None for turn in turns) else ThreadedBlock
-        return kind(turns, prepared.reach, prepared.natives[0].processor).run
+        return block_of(turns, prepared.reach, prepared.natives[0].processor).run
 
     def run(arrays: Sequence[Array]) -> bool:
         """Runs a prepared call on these arrays: writes their addresses to the argument words that change, and

@@ -10,7 +10,7 @@ parameters lie where they lay.
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,12 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import Constants, Elements, PackedParameters, Values
-from stepnet.compiler.targets.cpu.products.pack import Packing, Packings
+from stepnet.compiler.targets.cpu.products.pack import Packing, packings_of, vector_sums
 
 Array = np.ndarray
 Key = tuple[bool, int]
+ADDED = "float32", "float64"
+"""The dtypes of which machine code adds vectors of parameters."""
 
 
 class ParameterView(NamedTuple):
@@ -45,6 +47,15 @@ class ParameterView(NamedTuple):
         """
         # NumPy checks that the view stays inside the buffer of the parameter.
         return np.ndarray(self.shape, self.dtype, buffers[self.parameter], self.offset, self.strides)
+
+    @property
+    def is_dense(self) -> bool:
+        """True if the elements of the view follow one another in the parameter."""
+        itemsize, shape = self.dtype.itemsize, self.shape
+        dense = [prod(shape[axis + 1 :]) * itemsize for axis in range(len(shape))]
+        return all(
+            size == 1 or pair[0] == pair[1] for size, *pair in zip(shape, self.strides, dense, strict=True)
+        )
 
     @classmethod
     def of_array(cls, array: Array, parameters: Sequence[Array]) -> "ParameterView | None":
@@ -96,7 +107,7 @@ class Refill:
                 self.views[key] = ParameterView.of_array(value, like)
         self.packings: list[tuple[Packing, Key]] = []
         in_views = dict[int, list[tuple[Packing, ParameterView]]]()
-        self.vectors: list[tuple[Array, list[Key]]] = []
+        sums = dict[str, list[tuple[int, int, list[tuple[int, int]]]]]()
         self.others: list[tuple[Callable[[Sequence[Array]], None], list[Key]]] = []
         for offset, entry in constants.entries:
             if isinstance(entry, np.ndarray):
@@ -111,34 +122,51 @@ class Refill:
                         self.packings.append((packing, key))
                     elif packing.run is not None:
                         in_views.setdefault(packing.run.address, []).append((packing, view))
-            elif isinstance(entry, Elements) and entry.is_in_order and (own := self.summands(keys[0])):
-                self.vectors.append((entry.numbers(memory[offset:]), own))
+            elif isinstance(entry, Elements) and (terms := self.terms(entry, keys[0])):
+                numbers = entry.numbers(memory[offset:])
+                own = sums.setdefault(str(numbers.dtype), [])
+                own.append((pointer(numbers), numbers.nbytes, terms))
             else:
                 self.others.append((entry.filler(memory[offset:], processor), keys))
-        self.together = [
-            Packings([packing for packing, _ in pairs], [(view.parameter, view.offset) for _, view in pairs])
+        self.tasks = [
+            packings_of(
+                [packing for packing, _ in pairs], [(view.parameter, view.offset) for _, view in pairs]
+            )
             for pairs in in_views.values()
         ]
+        self.tasks += [vector_sums(dtype, own, processor) for dtype, own in sums.items()]
+        self.is_code = not (self.packings or self.others or wanted)
         self.addresses: list[int] = []
         self.buffers: list[Any] = []
         self.known: dict[Key, Array] = {}
-        self.fills: list[Callable[[], object]] = []
 
-    def summands(self, key: Key) -> list[Key]:
-        """Returns the views of parameters of which a constant is the sum, as the biases of an LSTM are: one
-        or two, of its shape; none if it is no such constant. key: whether it belongs to the body (the net of
-        a step), and its node.
+    def terms(self, entry: Elements, key: Key) -> list[tuple[int, int]]:
+        """Returns the vectors of parameters of which an entry of the constants is the sum, as the biases of
+        an LSTM are: the parameter of each, and its offset in bytes. None if it is no such sum.
+
+        key: whether the constant belongs to the body (the net of a step), and its node.
         """
-        if self.views.get(key) is not None:
-            return [key]
-        node = self.plan.net.nodes[key[1]]
-        keys = [(False, operand) for operand in node.inputs]
-        views = [self.views.get(each) for each in keys]
-        like = node.type.shape, node.type.dtype
-        is_sum = node.operation == "add" and node.type.dtype in ("float32", "float64") and not key[0]
-        return (
-            keys if is_sum and all(view and (view.shape, str(view.dtype)) == like for view in views) else []
+        first = 0 if entry.indices is None or not len(entry.indices) else int(entry.indices[0])
+        in_order = entry.indices is None or np.array_equal(
+            entry.indices, np.arange(first, first + len(entry.indices))
         )
+        views = self.summands(key) if in_order and entry.bytes else []
+        return [(view.parameter, view.offset + first * view.dtype.itemsize) for view in views]
+
+    def summands(self, key: Key) -> "list[ParameterView]":
+        """Returns the dense views of parameters of which a constant is the sum, from left to right, each of
+        its shape; none if it is no such sum. key: as of `terms`.
+        """
+        if (view := self.views.get(key)) is not None:
+            return [view] if view.is_dense and str(view.dtype) in ADDED else []
+        node = self.plan.net.nodes[key[1]]
+        if key[0] or node.operation != "add":
+            return []
+        left, right = (self.summands((False, operand)) for operand in node.inputs)
+        is_chain = len(left) > 0 and len(right) == 1
+        like = node.type.shape, node.type.dtype
+        fits = all((view.shape, str(view.dtype)) == like for view in (*left, *right))
+        return [*left, *right] if is_chain and fits else []
 
     def key(self, inside: bool, number: int) -> Key:
         """Returns the key of a constant in the tables of views and fixed values: whether it belongs to the
@@ -153,14 +181,12 @@ class Refill:
         """
         if addresses != self.addresses:
             self.point(addresses)
-        for pack in self.together:
-            pack.work()
-        if not (self.vectors or self.packings or self.others or self.wanted):
+        for task in self.tasks:
+            task()
+        if self.is_code:
             return {}
         known = self.known.copy()
         with np.errstate(all="ignore"):
-            for fill in self.fills:
-                fill()
             for packing, key in self.packings:
                 packing(pointer(self.value(key, known)))
             for fill, keys in self.others:
@@ -177,13 +203,8 @@ class Refill:
             for address, size in zip(addresses, self.sizes, strict=True)
         ]
         self.known = {key: view.of(self.buffers) for key, view in self.views.items() if view is not None}
-        vectors = [(numbers, [self.known[key].reshape(-1) for key in own]) for numbers, own in self.vectors]
-        self.fills = [
-            partial(np.copyto, numbers, own[0]) if len(own) == 1 else partial(np.add, *own, out=numbers)
-            for numbers, own in vectors
-        ]
-        for pack in self.together:
-            pack.point(addresses)
+        for task in self.tasks:
+            task.read(addresses)
 
     def value(self, key: Key, known: dict[Key, Array]) -> Array:
         """Returns the value of a constant for these parameters: a value that depends on no parameter, a view

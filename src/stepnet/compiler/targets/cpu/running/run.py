@@ -51,6 +51,13 @@ class Runner:
         """Replaces the kernel's parameters by those at addresses; returns False if none were replaced yet."""
         return self.native.rebind_at(addresses)
 
+    def packing_tasks(self) -> Sequence[Any] | None:
+        """Returns the tasks of machine code that replace the kernel's parameters, for prepared calls; None if
+        there is other work in it.
+        """
+        refill = self.native.refill
+        return refill.tasks if refill is not None and refill.is_code and self.native.finish is None else None
+
     def release(self) -> None:
         """Returns the kernel's memory to the pool. It must not be called afterwards."""
         POOL.give_back(self.native.constants)
