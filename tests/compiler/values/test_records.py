@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import sys
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,12 @@ from stepnet.compiler.values import dataclass
 MAKERS = (dataclass, dataclasses.dataclass)
 OFTEN = 20
 """Uses of a method, after which it is written."""
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Methods are written at once where torch was imported, as other tests of a process may have done."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
 
 
 def classes(make: Any) -> dict[str, Any]:

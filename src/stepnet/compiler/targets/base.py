@@ -161,7 +161,7 @@ class PreparedCall:
     shortest: int = 0
     longest: int = 0
     suits: "Callable[[Positions], bool]" = lambda _: False
-    at: "Callable[[AtAddresses, Sequence[Any]], RunAt | None]" = lambda *_: None
+    at: "Callable[[AtAddresses, Sequence[Any]], RunAt | None]" = lambda _, __: None
     arrays: "Callable[[OptionalArrays, Places | None], list[Array]] | None" = None
 
 
@@ -174,12 +174,12 @@ RunAt = Callable[[Sequence[int]], object]
 class AtAddresses(NamedTuple):
     """The addresses of a call on memory, by their position among all.
 
-    count: the number of addresses. parameters, results: the positions of those of parameters and results.
+    total: the number of addresses. parameters, results: the positions of those of parameters and results.
     given: likewise of the arrays that a call gives; None for an initial memory of zeros, and an array for
         an input that is always the same.
     """
 
-    count: int
+    total: int
     parameters: Sequence[int]
     given: "Sequence[int | Array | None]"
     results: Sequence[int]

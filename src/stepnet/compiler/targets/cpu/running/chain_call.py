@@ -252,7 +252,7 @@ class PreparedChainCall:
         if self.tables or self.rest or not isinstance(block, CallBlock):
             return None
         makers, inner = self.new.others(self.wanted)
-        own = [*places.results, *range(places.count, places.count + len(inner))]
+        own = [*places.results, *range(places.total, places.total + len(inner))]
         made = dict(zip((*self.wanted, *inner), own, strict=True))
         given = [
             zeros if place is None else place for place, zeros in zip(places.given, self.zeros, strict=True)
@@ -261,7 +261,7 @@ class PreparedChainCall:
         for task in packing:
             task.read_from(len(values))
         first = [turn_of(task, 0) for task in packing]
-        run_at = block.at([*values, *places.parameters], places.count + len(inner), first)
+        run_at = block.at([*values, *places.parameters], places.total + len(inner), first)
         if not makers:
             return run_at
 
