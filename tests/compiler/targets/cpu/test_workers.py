@@ -303,6 +303,18 @@ def waits() -> NativeFunction:
     return MachineCode(object_code(module, host_processor())).function("waits", ctypes.c_int64)
 
 
+def test_a_function_of_python_keeps_its_machine_code() -> None:
+    """Threads that loaded the same code at the same moment each hold another one, of which one is kept."""
+    code = waits().code
+    start, held = code.built_in("waits").bound(0), weakref.ref(code)
+    del code
+    gc.collect()
+    assert held() is not None
+    del start
+    gc.collect()
+    assert held() is None
+
+
 def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
     crew, pauses = crew_of(1), np.array([100_000, 3_000_000])
     function = waits()

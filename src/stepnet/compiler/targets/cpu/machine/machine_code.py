@@ -26,8 +26,10 @@ class NativeFunction:
 class BuiltIn(ctypes.Structure):
     """The definition of a function of one argument in Python's interface in C: `PyMethodDef`.
 
-    Python's functions refer to it for ever, so it is made once for each.
+    code: the machine code that has the function.
     """
+
+    code: "MachineCode"
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -38,10 +40,12 @@ class BuiltIn(ctypes.Structure):
 
     def bound(self, number: int) -> Callable[[Any], Any]:
         """Returns the function bound to a number, which machine code gets as its first argument. A call takes
-        half the time of one by ctypes. The machine code stays loaded only as long as others hold it.
+        half the time of one by ctypes.
         """
-        make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-        return make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(self), number, None)
+        make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+        # Python calls the last argument the function's module, and holds it as long as the function lives:
+        # so this definition and the machine code do, too.
+        return make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(self), number, self)
 
 
 class MachineCode:
@@ -71,7 +75,9 @@ class MachineCode:
 
     def built_in(self, name: str) -> BuiltIn:
         """Returns the definition of a function of Python that takes one object (METH_O), by its name."""
-        return BuiltIn(name.encode(), self.addresses[name], 8, None)
+        made = BuiltIn(name.encode(), self.addresses[name], 8, None)
+        made.code = self
+        return made
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
         """Returns the function `name`, which takes one pointer. result: its ctypes type; None for nothing."""

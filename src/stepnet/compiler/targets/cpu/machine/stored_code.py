@@ -109,7 +109,7 @@ def is_loaded(kernel: Kernel) -> bool:
     (folder and module, processor, options), can be called; loads it from disk if it is stored there.
     """
     if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
-        LOADED[kernel] = MachineCode(code)
+        LOADED.setdefault(kernel, MachineCode(code))  # another thread may have been first
     return kernel in LOADED
 
 
@@ -138,7 +138,7 @@ def compile_with_kernels(
     codes: list[ObjectCode] = lazy_import("machine.object_code").object_codes(to_compile(), processor)
     for kernel, code in zip(missing, codes, strict=False):
         keep("kernel", KERNEL, kernel, code)
-        LOADED[kernel] = MachineCode(code)
+        LOADED.setdefault(kernel, MachineCode(code))
     return codes[len(missing) :]
 
 
