@@ -75,23 +75,32 @@ class MatrixCase:
         return rnn
 
 
-def keyed(name: str, size: int, vectors: int, back: tuple[int, int], *further: str) -> MatrixCase:
-    """Returns the case of a cell of 8 heads with as many keys as values."""
-    inputs = {**dict.fromkeys("qkv", (8, size)), **dict.fromkeys(further, (8,))}
+def keyed(
+    name: str, size: int, vectors: int, back: tuple[int, int], numbers: str = "", of_keys: str = ""
+) -> MatrixCase:
+    """Returns the case of a cell of 8 heads with as many keys as values.
+
+    numbers: its inputs that are numbers of heads. of_keys: those that are numbers of keys, besides q and k.
+    """
+    inputs = {**dict.fromkeys([*"qkv", *of_keys.split()], (8, size)), **dict.fromkeys(numbers.split(), (8,))}
     step: Any = getattr(sn.cells, name)
     return MatrixCase(f"{name} {size}", step, (8, size, size), inputs, None, vectors, 2, back=back)
 
 
 def cases() -> list[MatrixCase]:
     """Returns all cases. A gated delta rule moves k four times, v, w, u and the new v twice, q and the output
-    once; linear attention k and v twice, q and the output once; Mamba-2 x, B and C twice and the output.
+    once; linear attention k and v twice, q and the output once; Mamba-2 x, B and C twice and the output;
+    gated linear attention q, k, v and its scores twice, g five times and the output; Kimi delta attention q,
+    k, three matrices of scores, w, u, the new v and the decayed k twice, g six times, v and the output.
 
     Backward, the states are computed again and written, and so are their cotangents; both are then read with
     all vectors and the cotangents of the outputs. A delta rule moves its corrections and their cotangents
-    besides.
+    besides, and where keys decay by themselves scores, decays and their cotangents are moved.
     """
-    made = [keyed("gated_delta_rule", size, 14, (33, 4), "g", "beta") for size in (64, 128)]
+    made = [keyed("gated_delta_rule", size, 14, (33, 4), "g beta") for size in (64, 128)]
     made += [keyed("linear_attention", size, 6, (13, 4)) for size in (64, 128)]
+    made += [keyed("gla", size, 14, (30, 5), of_keys="g") for size in (64, 128)]
+    made += [keyed("kda", size, 26, (56, 4), "beta", "g") for size in (64, 128)]
     ssd = {"x": (8, 64), "dt": (8,), "B": (1, 64), "C": (1, 64)}
     numbers = {"A": -np.ones(8, "f4"), "D": np.ones(8, "f4")}
     made.append(MatrixCase("mamba2 64", sn.cells.mamba2, (8, 64, 64), ssd, numbers, 7, 4, back=(19, 10)))

@@ -31,7 +31,8 @@ from stepnet.compiler.values.records import dataclass
 class CoreOperands:
     """The operands of a core, as values of the net around it: at steps, or constants.
 
-    reads, keys: a vector of keys for each read and for each write. decay: of each head; None for none.
+    reads, keys: a vector of keys for each read and for each write. decay: of each head, or of each of its
+        keys; None for none.
     given: the further values of which what is written is a function.
     """
 
@@ -84,7 +85,10 @@ class MatrixLoop:
     def next(self, decay: Value | None, keys: Sequence[Value], written: Sequence[Value]) -> Value:
         """Returns the matrix after the step: decayed, and with outer products of vectors added to it."""
         heads, count, values = self.core.sizes
-        made = self.matrix if decay is None else self.taken(decay).reshape(heads, 1, 1) * self.matrix
+        made = self.matrix
+        if decay is not None:
+            of_keys = count if self.core.rule.by_key else 1
+            made = self.taken(decay).reshape(heads, of_keys, 1) * made
         for key, value in zip(keys, written, strict=True):
             made = made + self.taken(key).reshape(heads, count, 1) * value.reshape(heads, 1, values)
         return made
@@ -149,7 +153,8 @@ def core_in_chunks(net: Net, number: int, fits: FitsChunks) -> MatrixCore | str:
     if isinstance(core, str):
         return core
     _, keys, values = core.sizes
-    sizes = MatrixSizes(keys, values, len(core.reads), len(core.keys), bool(core.decay))
+    counts = len(core.reads), len(core.keys)
+    sizes = MatrixSizes(keys, values, *counts, bool(core.decay), core.rule.by_key)
     return fits(sizes) or core
 
 
@@ -179,11 +184,12 @@ class CoreCut:
                 made = made * self.value(place)
             return made.broadcast(*shape)
 
+        of_keys = [keys] if core.rule.by_key else []
         reads = [vector([place], heads, keys).at(STEPS) for place in core.reads]
         return CoreOperands(
             tuple(reads),
             tuple(vector(places, heads, keys) for places in core.keys),
-            vector(core.decay, heads) if core.decay else None,
+            vector(core.decay, heads, *of_keys) if core.decay else None,
             tuple(self.value(place) for place in core.given),
         )
 

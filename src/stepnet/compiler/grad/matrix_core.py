@@ -66,7 +66,7 @@ class MatrixCore:
     rule: of the step, which reads its matrix before it changes.
     reads: the vectors of the reads, [heads, keys]. keys: of each write the factors of its vector, [heads,
         keys].
-    decay: its factors, [heads].
+    decay: its factors, [heads], or [heads, keys] where each key has its own.
     function: the net of what is written, [heads, values] for each write. Its inputs are what is read, [heads,
         values] for each read, and the values `given`.
     """
@@ -122,6 +122,8 @@ def matrix_core(recur: Recur) -> MatrixCore | str:
     rule = early if isinstance(early, str) else matrix_rule(early)
     if isinstance(early, str) or isinstance(rule, str):
         return str(rule)
+    if rule.by_value:
+        return "it decays each value by itself"
     if not all(write.keys for write in rule.writes):
         return "it writes the same to all keys"
     made = FunctionMaker(rule).made()
@@ -131,7 +133,8 @@ def matrix_core(recur: Recur) -> MatrixCore | str:
     vectors = vectors_of_read(early)
     reads = [placed(rule, read.factor, at) for read, at in zip(rule.reads, vectors, strict=True)]
     keys = [tuple(placed(rule, n, of_matrix(rule, n)[:, :, 0]) for n in write.keys) for write in rule.writes]
-    decay = [placed(rule, n, of_matrix(rule, n)[:, 0, 0]) for n in rule.decay]
+    keys_of = slice(None) if rule.by_key else 0
+    decay = [placed(rule, n, of_matrix(rule, n)[:, keys_of, 0]) for n in rule.decay]
     return MatrixCore(rule, tuple(reads), tuple(keys), tuple(decay), function, given)
 
 

@@ -2,7 +2,8 @@
 
     S_t = a_t S_t-1 + p_t w_t        dS_t-1 = a_t dS_t + x_t dr_t        da_t = <dS_t, S_t-1>
 
-for each head of a matrix [heads, keys, values], with outer products of keys and values. It reads both
+for each head of a matrix [heads, keys, values], with outer products of keys and values; or for each key,
+where each decays by itself: a sum over the values of its row. It reads both
 matrices at each step, which run in opposite directions; an engine may compute it without storing either
 (`grad/matrix_adjoint.py`).
 """
@@ -25,8 +26,8 @@ class DecayOperands(Generic[Kind]):
 
     reads, d_reads: x and dr, of each read. keys, written: p and w, of each write. All are at steps, [heads,
         keys] or [heads, values].
-    decay: at steps, [heads]. initial, last: of each sequence, S before its first step and dS behind its last
-        one, [heads, keys, values]; None for zeros.
+    decay: at steps, [heads], or [heads, keys]. initial, last: of each sequence, S before its first step and
+        dS behind its last one, [heads, keys, values]; None for zeros.
     """
 
     reads: Sequence[Kind]
@@ -52,11 +53,12 @@ def decay_operands(operands: Sequence[Kind], reads: int, ends: Sequence[str]) ->
 
 
 def decay_gradient(operands: DecayOperands[Array], offsets: Array, reverse: bool) -> Array:
-    """Computes the gradients of the decays, [steps, heads].
+    """Computes the gradients of the decays, [steps, heads] or [steps, heads, keys].
 
     offsets: where each sequence begins and ends. reverse: whether sequences run from their last step.
     """
     made = np.zeros_like(operands.decay)
+    summed = (-2, -1) if made.ndim == 2 else -1
     shape = *operands.reads[0].shape[1:], operands.d_reads[0].shape[-1]
     zeros = np.zeros((len(offsets) - 1, *shape), made.dtype)
     initial, last = (zeros if each is None else each for each in (operands.initial, operands.last))
@@ -66,16 +68,18 @@ def decay_gradient(operands: DecayOperands[Array], offsets: Array, reverse: bool
         pairs = zip(keys, values, strict=True)
         return np.sum([key[step][:, :, None] * value[step][:, None] for key, value in pairs], axis=0)
 
+    def decayed(matrix: Array, step: int) -> Array:
+        """Returns a matrix decayed by a step."""
+        return operands.decay[step].reshape(len(matrix), -1, 1) * matrix
+
     for row, (first, stop) in enumerate(pairwise(offsets)):
         steps = range(first, stop)[:: -1 if reverse else 1]
         matrix, before = initial[row], list[Array]()
         for step in steps:
             before.append(matrix)
-            matrix = operands.decay[step][:, None, None] * matrix
-            matrix = matrix + outer(operands.keys, operands.written, step)
+            matrix = decayed(matrix, step) + outer(operands.keys, operands.written, step)
         after = last[row]
         for step in reversed(steps):
-            made[step] = (before.pop() * after).sum((-2, -1))
-            after = operands.decay[step][:, None, None] * after
-            after = after + outer(operands.reads, operands.d_reads, step)
+            made[step] = (before.pop() * after).sum(summed)
+            after = decayed(after, step) + outer(operands.reads, operands.d_reads, step)
     return made

@@ -379,7 +379,7 @@ def arrange_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
 
 
 def decay_gradient_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of decay_gradient: that of the decays, of each head at steps. Raises `NetError`
+    """Returns the result type of decay_gradient: that of the decays, of each head or key. Raises `NetError`
     for operands that do not fit a matrix of heads, keys and values.
     """
     given = decay_operands(operands, attributes["reads"], attributes["ends"])
@@ -387,7 +387,7 @@ def decay_gradient_types(operands: Sequence[Type], attributes: Attributes) -> tu
     wanted = [
         *((each, STEPS, (heads, keys)) for each in (*given.reads, *given.keys)),
         *((each, STEPS, (heads, values)) for each in (*given.d_reads, *given.written)),
-        (given.decay, STEPS, (heads,)),
+        (given.decay, STEPS, (heads, keys)[: len(given.decay.shape)]),
         *((each, ROWS, (heads, keys, values)) for each in (given.initial, given.last) if each is not None),
     ]
     if any(each != Type(extent, shape, FLOAT) for each, extent, shape in wanted):

@@ -122,7 +122,7 @@ class MatrixSizes:
     """The sizes of a matrix that is a memory.
 
     keys, values: of a head. reads, writes: the vectors that read it, and that are written to it, at a step.
-    has_decay: whether it decays.
+    has_decay: whether it decays. by_key: whether each key decays by itself.
     """
 
     keys: int
@@ -130,6 +130,7 @@ class MatrixSizes:
     reads: int
     writes: int
     has_decay: bool
+    by_key: bool = False
 
 
 FitsChunks = Callable[[MatrixSizes], str]

@@ -2,10 +2,11 @@
 
     r = sum over keys of S * x      reads: x does not depend on S
     w = any function of r           elementwise, for each value by itself
-    S = a * S + p * w               a: a number for each head; p: a number for each key
+    S = a * S + p * w               p: a number for each key; a: one for each head, each key or each value
 
-So it is for linear attention, retention, the state space of Mamba-2, and the delta rules, once each read is
-one of the matrix before the step (`passes/read_before.py`). Several such steps are products of matrices:
+So it is for linear attention, gated or not, retention, the state space of Mamba-2, RWKV-6 and 7, and the
+delta rules, once each read is one of the matrix before the step (`passes/read_before.py`). Several such steps
+are products of matrices:
 
     r of step t = (a_1 .. a_t-1) x_t S + the sum over earlier steps s of (a_s+1 .. a_t-1) (x_t p_s) w_s
 
@@ -51,9 +52,10 @@ class MatrixRule:
     """A step whose memory is a matrix that it changes by outer products. All numbers are of the body's nodes.
 
     memory: the matrix. head_axes, key_axes, value_axes: its axes of each kind; heads do not meet.
-    decay: the factors of the matrix, numbers for each head; none for 1.
+    decay: the factors of the matrix, numbers for each head, each key or each value; none for 1.
     early: the nodes that do not depend on the matrix, and that those read which do, for each head and value.
     alike: for each write the place of a read by the same vector; -1 for none.
+    by_key, by_value: whether each key, or each value, has a decay of its own.
     """
 
     body: Net
@@ -66,6 +68,8 @@ class MatrixRule:
     writes: tuple[MatrixWrite, ...]
     early: tuple[int, ...] = ()
     alike: tuple[int, ...] = ()
+    by_key: bool = False
+    by_value: bool = False
 
     def size(self, axes: tuple[int, ...]) -> int:
         """Returns how many elements the matrix has along some of its axes."""
@@ -147,13 +151,15 @@ class RuleFinder:
         heads = {
             axis
             for axis in others
-            if any(self.varies(number, [axis]) for number in [*decay, *of_keys])
+            if any(self.varies(number, [axis]) for number in of_keys)
             or any(self.varies_in_read(read, axis, keys) for read in reads)
         }
+        # Axes along which only decays differ are those of heads, unless no others are left for values.
+        decaying = {axis for axis in others if any(self.varies(number, [axis]) for number in decay)}
+        heads = heads if heads | decaying == {*others} else heads | decaying
         values = [axis for axis in others if axis not in heads]
         require(max(heads, default=-1) < min(values, default=rank), "its values come before its heads")
-        require(bool(values), "each of its values decays, is read, or is written by itself")
-        require(not any(self.varies(n, [*keys, *values]) for n in decay), "it decays each key by itself")
+        require(bool(values), "each of its values is read, or written, by itself")
         split = list[MatrixWrite]()
         for write in writes:
             along = [(n, self.varies(n, keys), self.varies(n, values)) for n in write]
@@ -167,7 +173,10 @@ class RuleFinder:
         rule = MatrixRule(self.body, self.memory, *axes, tuple(decay), tuple(reads), tuple(split))
         ends = [n for write in split for n in write.values] + self.recur.outputs
         alike = tuple(self.read_alike(write, rule) for write in split)
-        return replace(rule, early=self.early_operands(ends, rule), alike=alike)
+        by_key, by_value = (any(self.varies(n, axes) for n in decay) for axes in (keys, values))
+        require(not (by_key and by_value), "each of its elements decays by itself")
+        early = self.early_operands(ends, rule)
+        return replace(rule, early=early, alike=alike, by_key=by_key, by_value=by_value)
 
     def read_alike(self, write: MatrixWrite, rule: MatrixRule) -> int:
         """Returns the place of a read by the vector of a write; -1 for none."""

@@ -109,6 +109,19 @@ def bounded() -> MatrixStep:
     return MatrixStep(step, (16, 48), shapes, params, unit="k", rates="beta keep")
 
 
+def decaying_values() -> MatrixStep:
+    """A delta rule each value of which decays by itself; outputs show what was written."""
+
+    def step(x: Any, S: Any, p: Any) -> Any:
+        """Computes a step."""
+        wrong = (x["v"] - (S * x["k"][:, :, None]).sum(1)) * x["beta"]
+        S = S * x["keep"][:, None, :] + x["k"][:, :, None] * wrong[:, None, :]
+        return (S * x["q"][:, :, None]).sum(1) + wrong, S
+
+    shapes = {"q": (16,), "k": (16,), "v": (32,), "beta": (1,), "keep": (32,)}
+    return MatrixStep(step, (16, 32), shapes, unit="k", rates="beta keep")
+
+
 def mamba(channels: int = 96, states: int = 16) -> MatrixStep:
     """Mamba, each state of which decays by itself."""
     shapes = {"x": (channels,), "dt": (channels,), "B": (states,), "C": (states,)}
@@ -116,7 +129,19 @@ def mamba(channels: int = 96, states: int = 16) -> MatrixStep:
     return MatrixStep(sn.cells.mamba, (channels, states), shapes, params, rates="dt")
 
 
-def kda(keys: int = 16) -> MatrixStep:
+def kda(keys: int = 16, values: int = 32, count: int = 2) -> MatrixStep:
     """A delta rule after a decay of each key."""
-    shapes = {**heads(2, keys, 32, "beta"), "g": (2, keys)}
-    return MatrixStep(sn.cells.kda, (2, keys, 32), shapes, unit="k", rates="beta", decays="g")
+    shapes = {**heads(count, keys, values, "beta"), "g": (count, keys)}
+    return MatrixStep(sn.cells.kda, (count, keys, values), shapes, unit="k", rates="beta", decays="g")
+
+
+def gla(count: int = 2, keys: int = 16, values: int = 32) -> MatrixStep:
+    """Gated linear attention, each key of which decays by itself."""
+    shapes = {**heads(count, keys, values), "g": (count, keys)}
+    return MatrixStep(sn.cells.gla, (count, keys, values), shapes, decays="g")
+
+
+def rwkv7() -> MatrixStep:
+    """RWKV-7, which reads and writes two vectors in each step."""
+    shapes = {**dict.fromkeys("rkwab", (2, 32)), "v": (2, 16)}
+    return MatrixStep(sn.cells.rwkv7, (2, 32, 16), shapes, unit="a b k", decays="w")

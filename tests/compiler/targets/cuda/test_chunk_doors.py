@@ -12,7 +12,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.targets.cuda import decay_form, decay_time
-from tests.compiler.targets.cuda.matrix_steps import MatrixStep, gated_delta, mamba2
+from tests.compiler.targets.cuda.matrix_steps import MatrixStep, gated_delta, gla, mamba2
 from tests.compiler.targets.cuda.tensor_loops import DEVICE
 
 Array = np.ndarray
@@ -21,7 +21,7 @@ LENGTHS = 40, 0, 1, 17
 PIECE = 16
 SAID = "chunks of steps, by products of matrices"
 STEP = mamba2()
-CASES = {"mamba2": STEP, "gated_delta": gated_delta()}
+CASES = {"mamba2": STEP, "gated_delta": gated_delta(), "gla": gla()}
 
 
 def flat(gradients: Any) -> Found:
@@ -82,7 +82,9 @@ def right(name: str) -> Found:
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("name", ["mamba2", pytest.param("gated_delta", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["mamba2", *(pytest.param(name, marks=pytest.mark.long) for name in ("gated_delta", "gla"))]
+)
 def test_gradients_run_in_chunks_whatever_asks_for_them(name: str, door: str, codes: list[Any]) -> None:
     step = CASES[name]
     found = DOORS[door](step, "cuda-emulated", "f4")

@@ -32,6 +32,7 @@ from stepnet.compiler.targets.cuda import (
     DecayForm,
     DecayWriter,
     EmulatedDevice,
+    KeyDecayWriter,
     TrainedChunks,
     assembled,
     chunk_choices,
@@ -50,8 +51,11 @@ from tests.compiler.targets.cuda.matrix_steps import (
     bounded,
     delta_product,
     gated_delta,
+    gla,
+    kda,
     linear,
     mamba2,
+    rwkv7,
 )
 from tests.compiler.targets.cuda.tensor_loops import DEVICE
 from tests.compiler.targets.cuda.test_chunks import recur_of
@@ -84,6 +88,9 @@ def gradients(
     [
         (gated_delta, False, True),
         (mamba2, True, False),
+        (kda, False, True),
+        pytest.param(gla, True, False, marks=pytest.mark.long),
+        pytest.param(rwkv7, False, True, marks=pytest.mark.long),
         pytest.param(bounded, True, True, marks=pytest.mark.long),
         pytest.param(linear, False, False, marks=pytest.mark.long),
         pytest.param(delta_product, False, True, marks=pytest.mark.long),
@@ -111,8 +118,9 @@ def test_products_of_gradients_are_rounded_if_that_is_asked_for(precision: str, 
     assert away["dt"] > 1e-6
 
 
-def test_nan_does_not_reach_the_gradients_of_earlier_steps() -> None:
-    step = gated_delta()
+@pytest.mark.parametrize("make", [gated_delta, kda])
+def test_nan_does_not_reach_the_gradients_of_earlier_steps(make: Callable[[], MatrixStep]) -> None:
+    step = make()
     x = {name: array[None] for name, array in step.values(20).items()}
     found = list[dict[str, Array]]()
     for wrong in (0, np.nan):
@@ -163,6 +171,12 @@ def counted(x: Any, S: Any, p: Any, *, index: Any) -> Any:
     return y, S + x["k"][:, :, None] * x["v"][:, None, :]
 
 
+def by_value(x: Any, S: Any, p: Any) -> Any:
+    """Decays each value by itself."""
+    y = (S * x["k"][:, :, None]).sum(1)
+    return y, S * x["v"][:, None, :] + x["k"][:, :, None] * x["v"][:, None, :]
+
+
 REFUSED: dict[str, Recur] = {
     "it writes the same to all keys": recur_of(
         small_step(lambda x, S, p: ((S * x["k"][:, :, None]).sum(1), S + x["v"][:, None, :]))
@@ -172,6 +186,7 @@ REFUSED: dict[str, Recur] = {
     ),
     "values for its gradient are stored in bfloat16": replace(recur_of(linear()), saved="bfloat16"),
     "a step reads its index": recur_of(small_step(counted)),
+    "it decays each value by itself": recur_of(small_step(by_value)),
 }
 
 
@@ -206,12 +221,14 @@ def test_gradients_of_the_last_matrix_alone() -> None:
 # ---- the gradient of decays alone
 
 
-def random_operands(reads: int, writes: int, lengths: tuple[int, ...], keys: int, values: int) -> list[Array]:
+def random_operands(
+    reads: int, writes: int, lengths: tuple[int, ...], keys: int, values: int, by_key: bool = False
+) -> list[Array]:
     """Random operands; some decays are 0 or below."""
     chance, total = np.random.default_rng(0), sum(lengths)
     sizes = [keys] * reads + [values] * reads + [keys] * writes + [values] * writes
     made = [(chance.normal(size=(total, 2, size)) / np.sqrt(size)).astype("f4") for size in sizes]
-    decay = chance.uniform(-0.2, 1, size=(total, 2)).astype("f4")
+    decay = chance.uniform(-0.2, 1, size=(total, 2, keys) if by_key else (total, 2)).astype("f4")
     decay[3] = 0
     return [
         *made,
@@ -220,12 +237,15 @@ def random_operands(reads: int, writes: int, lengths: tuple[int, ...], keys: int
     ]
 
 
+@pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize(
     ("reads", "writes", "lengths", "reverse"),
     [(1, 1, (70, 0, 1, 64), False), (2, 1, (5, 40), True), (1, 2, (33,), False)],
 )
-def test_gradients_of_decays(reads: int, writes: int, lengths: tuple[int, ...], reverse: bool) -> None:
-    operands = random_operands(reads, writes, lengths, 32, 16)
+def test_gradients_of_decays(
+    reads: int, writes: int, lengths: tuple[int, ...], reverse: bool, by_key: bool
+) -> None:
+    operands = random_operands(reads, writes, lengths, 32, 16, by_key)
     offsets = np.cumsum([0, *lengths])
     exact = decay_operands([each.astype("f8") for each in operands], reads, ENDS)
     right = HOST.decay_gradient(exact, offsets, reverse)
@@ -252,13 +272,30 @@ class DecaysWithoutBarrier(DecayWriter):
             super().meet()
 
 
+class DecaysOfKeysWithoutBarrier(KeyDecayWriter):
+    """The same, where each key decays by itself."""
+
+    def __init__(self, form: DecayForm, left_out: int) -> None:
+        """Begins the kernel."""
+        super().__init__(form)
+        self.left_out, self.counted = left_out, count()
+
+    def meet(self) -> None:
+        """Writes a meeting, unless it is left out."""
+        if next(self.counted) != self.left_out:
+            super().meet()
+
+
+@pytest.mark.parametrize("kind", [DecaysWithoutBarrier, DecaysOfKeysWithoutBarrier])
 @pytest.mark.parametrize(
     "left_out", [pytest.param(n, marks=[] if n == 5 else pytest.mark.long) for n in range(7)]
 )
-def test_a_missing_barrier_of_the_decays_is_found(left_out: int) -> None:
+def test_a_missing_barrier_of_the_decays_is_found(kind: Any, left_out: int) -> None:
     lengths = 40, 70  # two warps have tiles of the matrix, and the third one goes on at once
-    operands, form = random_operands(1, 1, lengths, 16, 16), DecayForm(1, 1, 16, 16, 64, "float32")
-    racy, whole = (DecaysWithoutBarrier(form, each) for each in (left_out, -1))
+    by_key = kind is DecaysOfKeysWithoutBarrier
+    operands = random_operands(1, 1, lengths, 16, 16, by_key)
+    form = DecayForm(1, 1, 16, 16, 16 if by_key else 64, "float32", by_key)
+    racy, whole = (kind(form, each) for each in (left_out, -1))
     codes = [whole.written(), racy.written()]
     assert next(whole.counted) == 7
 
@@ -269,7 +306,7 @@ def test_a_missing_barrier_of_the_decays_is_found(left_out: int) -> None:
         assert given.initial is not None
         assert given.last is not None
         made = empty(device, given.decay.shape, "float32")
-        arrays = [made, put(device, np.cumsum([0, *lengths])), empty(device, (3, 2, 16, 16), "float32")]
+        arrays = [made, put(device, np.cumsum([0, *lengths])), empty(device, (9, 2, 16, 16), "float32")]
         vectors = [*given.reads, *given.d_reads, *given.keys, *given.written]
         words = [*(each.address for each in arrays), 2, 0]
         words += [each.address for each in (given.decay, given.initial, given.last, *vectors)]
@@ -280,9 +317,10 @@ def test_a_missing_barrier_of_the_decays_is_found(left_out: int) -> None:
     assert any(run(1, seed) != right for seed in range(1, 25))
 
 
-def test_a_gradient_of_decays_is_a_sum_over_pairs_of_steps() -> None:
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_gradient_of_decays_is_a_sum_over_pairs_of_steps(by_key: bool) -> None:
     """By finite differences of the sum of what is read, with given cotangents."""
-    operands = [each.astype("f8") for each in random_operands(1, 1, (6,), 4, 3)]
+    operands = [each.astype("f8") for each in random_operands(1, 1, (6,), 4, 3, by_key)]
     given = decay_operands(operands, 1, ENDS)
     assert given.initial is not None
     assert given.last is not None
@@ -293,13 +331,13 @@ def test_a_gradient_of_decays_is_a_sum_over_pairs_of_steps() -> None:
         matrix, total = initial, 0.0
         for step in range(6):
             total += np.einsum("hk,hkv,hv->", given.reads[0][step], matrix, given.d_reads[0][step])
-            matrix = decay[step][:, None, None] * matrix
+            matrix = decay[step].reshape(2, -1, 1) * matrix
             matrix = matrix + given.keys[0][step][:, :, None] * given.written[0][step][:, None]
         return total + float((matrix * last).sum())
 
     found = HOST.decay_gradient(given, np.array([0, 6]), False)
-    for place in np.ndindex(6, 2):
-        moved = np.zeros((6, 2))
+    for place in np.ndindex(given.decay.shape):
+        moved = np.zeros(given.decay.shape)
         moved[place] = 1e-3
         slope = (read(given.decay + moved) - read(given.decay - moved)) / 2e-3
         np.testing.assert_allclose(found[place], slope, rtol=1e-7, atol=1e-9)
@@ -328,15 +366,18 @@ def loops(step: MatrixStep) -> list[Any]:
 
 
 def rows(precision: str) -> dict[str, Any]:
-    """The reports of ptxas on the kernels of a gated delta rule's gradient."""
+    """The reports of ptxas on the kernels of the gradients of a gated delta rule, and of one whose keys decay
+    by themselves.
+    """
     codes = dict[str, Any]()
-    for name, plan in zip(("written", "keys", "reads"), loops(gated_delta(8, 64, 64)), strict=True):
-        choices = chunk_choices(plan, 16, DEVICE, precision)
-        assert not isinstance(choices, str)
-        codes[name] = chunk_code(plan, choices[0].form).code
-    form = decay_form(2, 1, 64, 64, precision, DEVICE.shared)
-    assert isinstance(form, DecayForm)
-    codes["decays"] = decay_code(form)
+    for of, step in (("", gated_delta(8, 64, 64)), ("of keys: ", kda(64, 64, 8))):
+        for name, plan in zip(("written", "keys", "reads"), loops(step), strict=True):
+            choices = chunk_choices(plan, 16, DEVICE, precision)
+            assert not isinstance(choices, str)
+            codes[of + name] = chunk_code(plan, choices[0].form).code
+        form = decay_form(2, 1, 64, 64, precision, DEVICE.shared, by_key=bool(of))
+        assert isinstance(form, DecayForm)
+        codes[f"{of}decays"] = decay_code(form)
     made = {name: assembled(code) for name, code in codes.items()}
     return {
         f"{name}, {precision}": {
@@ -353,7 +394,7 @@ def rows(precision: str) -> dict[str, Any]:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_registers_of_gradients_are_those_of_the_table(precision: str) -> None:
     table, found = json.loads(TABLE.read_text()), rows(precision)
-    assert all(each["spilled"] <= 16 for each in found.values())
+    assert all(each["spilled"] <= 104 for each in found.values())  # places, which a chunk needs once
     if table[MADE_BY] == compilers():
         assert found == {name: table[name] for name in found}
 

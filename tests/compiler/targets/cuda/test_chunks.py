@@ -5,6 +5,7 @@ emulation, beside the interpreter in float64.
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,15 @@ from tests.compiler.targets.cuda.matrix_steps import (
     RAGGED,
     MatrixStep,
     bounded,
+    decaying_values,
     delta_product,
     gated_delta,
+    gla,
     kda,
     linear,
     mamba,
     mamba2,
+    rwkv7,
 )
 from tests.compiler.targets.cuda.tensor_loops import DEVICE, backward_of
 from tests.compiler.targets.cuda.test_tensor_registers import MADE_BY, compilers
@@ -76,7 +80,10 @@ def as_float64(step: MatrixStep, reverse: bool) -> list[Array]:
         (mamba, BY_UNITS, True),
         pytest.param(linear, BY_CHUNKS, False, marks=pytest.mark.long),
         pytest.param(delta_product, BY_CHUNKS, True, marks=pytest.mark.long),
-        pytest.param(kda, BY_UNITS, False, marks=pytest.mark.long),
+        (kda, BY_CHUNKS, True),
+        (decaying_values, BY_CHUNKS, False),
+        (gla, BY_CHUNKS, False),
+        pytest.param(rwkv7, BY_CHUNKS, False, marks=pytest.mark.long),
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
@@ -123,6 +130,65 @@ def test_what_is_wrong_at_a_step_does_not_reach_those_before_it(wrong: float) ->
     assert_close(outputs[:, :9], right[:, :9], 9, 48)
     others = np.delete(np.arange(32), 3)
     assert_close(outputs[..., others], right[..., others], 20, 48)
+
+
+def decaying(x: Any, S: Any, p: Any) -> Any:
+    """Decays each key by a number that is given."""
+    S = S * x["a"][:, :, None] + x["k"][:, :, None] * x["v"][:, None, :]
+    return (S * x["q"][:, :, None]).sum(1), S
+
+
+DECAYS = {
+    "zero": (0.0, 0.5, 1.0),
+    "tiny": (1e-30, 1e-12, 0.9),
+    "negative": (-1.0, -0.3, 0.7),
+    "growing": (1.2, 1.0, 0.1),
+}
+
+
+@pytest.mark.parametrize("kind", DECAYS)
+def test_decays_of_keys_may_be_any_numbers(kind: str) -> None:
+    """Beside a loop in NumPy. No product of decays is divided by, so none needs to be large enough."""
+    chance, length = np.random.default_rng(0), 150
+    q, k, v = (chance.normal(size=(length, 16)) / 4 for _ in range(3))
+    a = chance.choice(DECAYS[kind], size=(length, 16))
+    S, right = np.zeros((16, 16)), np.zeros((length, 16))
+    for t in range(length):
+        S = a[t][:, None] * S + k[t][:, None] * v[t]
+        right[t] = q[t] @ S
+    x = {"q": q, "k": k, "v": v, "a": a}
+    x = {name: each[None].astype("f4") for name, each in x.items()}
+    rnn = sn.RNN(decaying, memory=(16, 16))
+    outputs, final = rnn(x, engine="cuda-emulated")
+    assert BY_CHUNKS in str(rnn.explain("cuda", rows=16, steps=100))
+    assert_close(outputs[0], right, length, 32)
+    assert_close(final[0], S, length, 32)
+
+
+def test_streams_of_decaying_keys_go_on_from_step_to_step() -> None:
+    step = gla()
+    x = {name: each.reshape(2, 4, *each.shape[1:]) for name, each in step.values(8).items()}
+    rnn = step.rnn()
+    right, last = rnn({name: each.astype("f8") for name, each in x.items()}, engine="interpret")
+    stream = rnn.stream(rows=2, engine="cuda-emulated")
+    for time in range(4):
+        assert_close(stream.step({name: each[:, time] for name, each in x.items()}), right[:, time], 4, 48)
+    assert_close(stream.state, last, 4, 48)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_wrong_decays_do_not_reach_the_steps_before_them(wrong: float) -> None:
+    chance = np.random.default_rng(0)
+    x = {name: chance.uniform(0.1, 0.9, size=(1, 70, 16)).astype("f4") for name in "qkva"}
+    x["a"][0, 21, 3] = wrong
+    rnn = sn.RNN(decaying, memory=(16, 16))
+    found, _ = rnn(x, engine="cuda-emulated")
+    with np.errstate(invalid="ignore"):
+        right, _ = rnn({name: each.astype("f8") for name, each in x.items()}, engine="interpret")
+    assert np.isfinite(right[0, :21]).all()
+    assert_close(found[:, :21], right[:, :21], 21, 48)
+    assert not np.isfinite(found[0, 21:]).any()
+    assert not np.isfinite(right[0, 21:]).any()
 
 
 def test_heads_of_an_mlstm_have_a_block_each() -> None:
@@ -190,19 +256,33 @@ def run_chunks(loop: LoopCode, plan: Plan, step: MatrixStep, seed: int = 0) -> l
 
 
 def forms(plan: Plan, steps: int) -> list[ChunkForm]:
-    """The ways to run a plan in chunks of some steps, by the values of a block, most first."""
+    """The ways to run a plan in chunks of some steps, by the values of a block of 512 threads, most first."""
     choices = chunk_choices(plan, 16, DEVICE, "float32")
     assert not isinstance(choices, str)
-    found = [choice.form for choice in choices if choice.form.steps == steps]
+    found = [choice.form for choice in choices if (choice.form.steps, choice.form.threads) == (steps, 512)]
     return sorted(found, key=lambda form: -form.columns)
 
 
-def test_blocks_that_share_a_head_have_the_same_bits() -> None:
-    step = gated_delta()
+@pytest.mark.parametrize("make", [gated_delta, kda, decaying_values])
+def test_blocks_that_share_a_head_have_the_same_bits(make: Callable[[], MatrixStep]) -> None:
+    step = make()
     plan = step.plan()
     whole, half = (chunk_code(plan, form) for form in forms(plan, 16)[:2])
-    assert (whole.code.group, half.code.group) == (2, 4)
+    assert whole.code.group < half.code.group
     for a, b in zip(run_chunks(whole, plan, step), run_chunks(half, plan, step, seed=7), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize(
+    "make", [gated_delta, partial(kda, 32), pytest.param(decaying_values, marks=pytest.mark.long)]
+)
+def test_blocks_of_fewer_threads_have_the_same_bits(make: Callable[[], MatrixStep]) -> None:
+    step = make()
+    plan = step.plan()
+    (form, *_) = forms(plan, 64)
+    many, few = (chunk_code(plan, each) for each in (form, replace(form, threads=256)))
+    assert [(each.code.threads, each.code.resident) for each in (many, few)] == [(512, 1), (256, 2)]
+    for a, b in zip(run_chunks(many, plan, step), run_chunks(few, plan, step, seed=7), strict=True):
         assert a.tobytes() == b.tobytes()
 
 
@@ -219,7 +299,7 @@ def test_blocks_with_some_heads_have_the_bits_of_one_block() -> None:
         assert a.tobytes() == b.tobytes()
     tiny = replace(form, shared=1024)  # the matrix lies in main memory, apart for each block
     scattered = part_code(tiny, parts)
-    assert scattered.scratch > 2 * 40 * 32 * 4
+    assert scattered.scratch >= 2 * 40 * 32 * 4
     for a, b in zip(run_chunks(whole, plan, step), run_chunks(scattered, plan, step), strict=True):
         assert a.tobytes() == b.tobytes()
 
@@ -242,12 +322,14 @@ class WithoutBarrier(ChunkWriter):
 
 
 @pytest.mark.parametrize(
-    "left_out", [pytest.param(n, marks=[] if n == 3 else pytest.mark.long) for n in range(6)]
+    ("make", "left_out"),
+    [pytest.param(gated_delta, n, marks=[] if n == 3 else pytest.mark.long) for n in range(5)]
+    + [pytest.param(kda, n, marks=[] if n == 1 else pytest.mark.long) for n in range(6)],
 )
-def test_a_missing_barrier_is_found(left_out: int) -> None:
-    step = gated_delta()
+def test_a_missing_barrier_is_found(make: Callable[[], MatrixStep], left_out: int) -> None:
+    step = make()
     plan = step.plan()
-    form = forms(plan, 16)[0]
+    form = forms(plan, 32)[0]
     right = run_chunks(chunk_code(plan, form), plan, step)
     writer = WithoutBarrier(plan, form)
     writer.left_out = left_out
@@ -272,11 +354,13 @@ def matrix_step(step: Callable[..., Any], **shapes: tuple[int, ...]) -> MatrixSt
 
 
 REFUSED = {
-    "it decays each key by itself": kda(),
-    "each of its values decays, is read, or is written by itself": matrix_step(
-        lambda x, S, p: ((S * x["q"][:, :, None]).sum(1), S * x["a"][:, None, :] + x["q"][:, :, None]),
+    "each of its elements decays by itself": matrix_step(
+        lambda x, S, p: ((S * x["q"][:, :, None]).sum(1), S * x["a"] + x["q"][:, :, None]),
         q=(16,),
-        a=(16,),
+        a=(16, 16),
+    ),
+    "each of its values is read, or written, by itself": matrix_step(
+        lambda x, S, p: ((S * x["a"]).sum(1), S + x["q"][:, :, None]), q=(16,), a=(16, 16)
     ),
     "the next memory is not linear in the one before": matrix_step(
         lambda x, S, p: (S.sum(1), np.tanh(S) + x["k"][:, :, None]), k=(16,)
@@ -339,6 +423,10 @@ def test_more_lanes_share_a_unit_where_there_are_few_sequences() -> None:
     plan = mamba(1024).plan()
     for rows, lanes in ((1, "4 lanes"), (16, "4 lanes"), (64, "a thread")):
         assert loop_of(plan, rows, DEVICE).loop.schedule.startswith(f"{lanes} for each of 1024 units")
+    assert [loop_of(plan, rows, DEVICE).loop.code.resident for rows in (16, 64)] == [
+        1,
+        8,
+    ]  # none waits for room
     uneven = mamba(33).plan()  # a warp would have lanes of several sequences
     assert loop_of(uneven, 16, DEVICE).loop.schedule.startswith("a thread for each of 33 units")
 
@@ -381,6 +469,7 @@ def test_explain_shows_chunks() -> None:
     rnn({name: x[None] for name, x in step.values(2).items()})
     said = " ".join(rnn.explain("cuda", rows=16, steps=1024).split())
     words = "8 blocks of 512 threads", "steps at a time as products of matrices", "most of it products"
+    assert "about 128 of 128 of a thread; if the GPU's assembler needs more, it keeps some in memory" in said
     for word in (*words, "us predicted for 1024 steps"):
         assert word in said
 
@@ -392,8 +481,12 @@ CASES: dict[str, Callable[[], MatrixStep]] = {
     "gated delta rule 64": lambda: gated_delta(8, 64, 64),
     "gated delta rule 128": lambda: gated_delta(8, 128, 128),
     "linear attention 64": lambda: linear(8, 64, 64),
+    "gated linear attention 64": lambda: gla(8, 64, 64),
+    "Kimi delta attention 64": lambda: kda(64, 64, 8),
+    "Kimi delta attention 128": lambda: kda(128, 128, 8),
     "mamba2 128": lambda: mamba2(8, 128, 128),
     "mamba 1024": lambda: mamba(1024),
+    "mamba 1024, 64 sequences": lambda: mamba(1024),
 }
 
 
@@ -401,7 +494,8 @@ def row(name: str, precision: str) -> dict[str, int | str]:
     """The report of ptxas on a kernel."""
     plan = CASES[name]().plan()
     found = chunk_choices(plan, 16, DEVICE, precision)
-    loop = loop_of(plan, 16, DEVICE).loop if isinstance(found, str) else chunk_code(plan, found[0].form)
+    rows = 64 if name.endswith("64 sequences") else 16
+    loop = loop_of(plan, rows, DEVICE).loop if isinstance(found, str) else chunk_code(plan, found[0].form)
     made = assembled(loop.code)
     return {
         "schedule": loop.schedule,
@@ -417,7 +511,7 @@ def row(name: str, precision: str) -> dict[str, int | str]:
 @pytest.mark.parametrize("name", CASES)
 def test_registers_are_those_of_the_table(name: str, precision: str) -> None:
     table, found = json.loads(TABLE.read_text()), row(name, precision)
-    assert found["spilled"] in (0, 4)  # one register, of loops that have all 128
+    assert found["spilled"] in range(49)  # places, of loops that have all 128 registers
     assert found["schedule"] == table[f"{name}, {precision}"]["schedule"]
     if table[MADE_BY] == compilers():
         assert found == table[f"{name}, {precision}"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.chunked.decay_costs import decay_time, time_of_decays
     from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm, decay_form
     from stepnet.compiler.targets.cuda.chunked.decays import DecayWriter, decay_code
+    from stepnet.compiler.targets.cuda.chunked.decays_of_keys import KeyDecayWriter
     from stepnet.compiler.targets.cuda.chunked.form import ChunkForm
     from stepnet.compiler.targets.cuda.chunked.loop import ChunkWriter, chunk_code
     from stepnet.compiler.targets.cuda.chunked.sizes import TrainedChunks
@@ -106,6 +107,7 @@ __all__ = [
     "ExchangeCost",
     "Fork",
     "KernelWriter",
+    "KeyDecayWriter",
     "LaidLoop",
     "LanePace",
     "LaneTable",
@@ -180,6 +182,7 @@ HOMES = {
         "chunked.decay_costs": "decay_time time_of_decays",
         "chunked.decay_form": "DecayForm decay_form",
         "chunked.decays": "DecayWriter decay_code",
+        "chunked.decays_of_keys": "KeyDecayWriter",
         "chunked.form": "ChunkForm",
         "chunked.loop": "ChunkWriter chunk_code",
         "chunked.sizes": "TrainedChunks",

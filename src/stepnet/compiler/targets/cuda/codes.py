@@ -114,7 +114,7 @@ class LoopCode:
     scratch: the bytes of main memory for each group. zeros: how many of them are zero at first.
     whole: the number that the steps of a turn are rounded up to a multiple of.
     together: the steps that are computed together, so that bits depend on where a sequence is divided.
-    aligned: the bytes to which the arrays that it reads are aligned.
+    aligned: the bytes to which the arrays are aligned that it reads, and those that it fills.
     """
 
     code: DeviceCode

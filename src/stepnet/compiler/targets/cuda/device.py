@@ -49,6 +49,7 @@ class DeviceCode:
     group: the blocks that work together.
     exchange: how the blocks of a group see each other's values: not at all; through main memory, for which
         all blocks must run at once ("grid"); or in each other's shared memory ("cluster").
+    resident: the blocks for whose registers a multiprocessor must have room at once.
     """
 
     name: str
@@ -58,6 +59,7 @@ class DeviceCode:
     shared: int = 0
     group: int = 1
     exchange: Exchange = "none"
+    resident: int = 1
 
     @classmethod
     def of(cls, name: str, text: str, *facts: Any) -> "DeviceCode":
@@ -77,7 +79,7 @@ class DeviceCode:
     @computed_once
     def key(self) -> str:
         """A digest of the code, by which translated kernels are cached."""
-        facts = self.packed, self.words, self.threads, self.shared, self.group, self.exchange
+        facts = self.packed, self.words, self.threads, self.shared, self.group, self.exchange, self.resident
         return sha256(repr(facts).encode()).hexdigest()
 
 

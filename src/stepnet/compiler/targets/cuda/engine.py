@@ -68,6 +68,8 @@ VERDICT = Serializer()
 """The form on disk of whether there are kernels for a plan."""
 ROW_KEY = 16
 """The bytes that a sequence takes among the positions by which calls are known."""
+MOST_REGISTERS, NEARLY = 255, 0.9
+"""The most registers of a thread, and the share of them from which an assembler may need more."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,11 @@ def loop_facts(found: LaidLoop, size: CallSize, facts: DeviceFacts) -> list[tupl
     if size.lengths:
         described.append(("lanes", found.text))
     if chosen.registers:
-        described.append(("registers", f"about {chosen.registers} of 255 of a thread"))
+        most = min(MOST_REGISTERS, facts.registers // (code.threads * code.resident) // 8 * 8)
+        said = f"about {min(chosen.registers, most)} of {most} of a thread"
+        if chosen.registers > NEARLY * most:
+            said += "; if the GPU's assembler needs more, it keeps some in memory"
+        described.append(("registers", said))
     if chosen.microseconds:
         time = found.microseconds if size.lengths else chosen.microseconds * size.longest
         steps = f"{size.longest} steps" if len(set(size.lengths)) < 2 else "all steps"

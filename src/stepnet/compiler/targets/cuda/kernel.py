@@ -424,6 +424,7 @@ class PlanRun:
             array if array is None or array.address % loop.aligned == 0 else memory.copy(array)
             for array in operands
         ]
+        assert all(array is None or array.address % loop.aligned == 0 for array in results)
         arrays = [*map(address_of, (*given, *results))]
         scratch = empty(memory.device, (groups, loop.scratch), "int8") if loop.scratch else None
         if scratch is not None and loop.zeros:

@@ -24,7 +24,7 @@ KERNEL = re.compile(r'define void @"?kernel"?(\([^)]*\))')
 def ptx_of(code: DeviceCode, processor: str) -> str:
     """Translates a kernel to PTX, in a thread that may call LLVM. processor: LLVM's name of it."""
     machine = code_generator(processor)
-    sizes = {"reqntidx": code.threads, "reqntidy": 1, "reqntidz": 1, "minctasm": 1}
+    sizes = {"reqntidx": code.threads, "reqntidy": 1, "reqntidz": 1, "minctasm": code.resident}
     if code.exchange == "cluster":
         sizes |= {"cluster_dim_x": code.group, "cluster_dim_y": 1, "cluster_dim_z": 1}
     facts = "".join(f', !"{name}", i32 {value}' for name, value in sizes.items())

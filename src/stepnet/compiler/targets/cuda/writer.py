@@ -169,11 +169,16 @@ class KernelWriter(Code):
             yield index
 
     def finished(
-        self, threads: int, shared: int = 0, group: int = 1, exchange: Exchange = "none"
+        self,
+        threads: int,
+        shared: int = 0,
+        group: int = 1,
+        exchange: Exchange = "none",
+        resident: int = 1,
     ) -> DeviceCode:
         """Ends the kernel; returns its code. The parameters are the fields of the code."""
         self.ret_void()
-        facts = len(self.words), threads, shared, group, exchange
+        facts = len(self.words), threads, shared, group, exchange, resident
         return DeviceCode.of(self.name, str(self.text_module), *facts)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from stepnet.compiler.net.decays import DecayOperands
 from stepnet.compiler.net.pairs import PairPlaces
 from stepnet.compiler.net.windows import Window, check_room
-from stepnet.compiler.targets.cuda.chunked.decay_form import form_of
+from stepnet.compiler.targets.cuda.chunked.decay_form import ALIGNED, form_of
 from stepnet.compiler.targets.cuda.device import (
     Allocation,
     Device,
@@ -307,9 +307,10 @@ class CudaMemory:
         chunks = int(offsets[-1]) // form.steps + rows
         scratch = empty(self.device, (chunks, heads, form.keys, form.values), "float32")
         ends = [0 if each is None else each.address for each in (operands.initial, operands.last)]
-        vectors = (*operands.reads, *operands.d_reads, *operands.keys, *operands.written)
+        given = operands.decay, *operands.reads, *operands.d_reads, *operands.keys, *operands.written
+        vectors = [array if array.address % ALIGNED == 0 else self.copy(array) for array in given]
         words = [made.address, self.indices(offsets).address, scratch.address, heads, int(reverse)]
-        words += [operands.decay.address, *ends, *(array.address for array in vectors)]
+        words += [vectors[0].address, *ends, *(array.address for array in vectors[1:])]
         code = kernel_code("chunked.decays.decay_code", form)
         self.device.launch(code, rows * heads, words)
         return made

@@ -3,20 +3,20 @@
     reads      the way of vectors and values from main memory, and the instructions that load them
     products   of the tensor cores, with their operands
     solution   of what is written, step by step: a chain of instructions, or those of all later reads
+    decays     their products; where each key has its own, also those of vectors of near steps
     barriers   of a block
 
 Nothing of it was measured. Instructions are counted by the kernel's loops, for the busiest warp.
 """
 
 from collections.abc import Iterable
-from math import ceil
+from math import ceil, log2
 
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.arrays.product_shares import DEPTH, TENSOR_WAYS
 from stepnet.compiler.targets.cuda.chunked.form import (
-    THREADS,
+    MOST_TILES,
     TILE_COLUMNS,
-    WARPS,
     ChunkForm,
     chunk_forms,
     tiles_together,
@@ -34,16 +34,30 @@ from stepnet.compiler.targets.cuda.tensor.costs import (
 from stepnet.compiler.targets.cuda.tensor.facts import TensorFacts, facts_of
 from stepnet.compiler.values.records import dataclass
 
-MEETINGS = 7
-"""The barriers of a chunk; one less without decays."""
+MEETINGS = 5
+"""The barriers of a chunk; one less without decays, and where nothing is solved; one more where each key has
+its own decays.
+"""
 MOVED = 14
-"""The instructions that bring a number from main memory to shared memory, or back, with its places."""
+"""The instructions that bring a number of a matrix from main memory to shared memory, with its places."""
+LOADED, SHOWN = 5, 10
+"""The same of a number that a step reads, and of one of an output, four at a time, as in machine code."""
+WRITTEN = 3
+"""The instructions of a step that store what it writes, as in machine code of a delta rule."""
+DECAYED = 5
+"""The instructions for a product of decays, as in machine code."""
 KEPT = 8
 """The instructions that change a number in shared memory, with its places."""
 SPLIT = {"float32": 5, "tf32": 4, "bfloat16": 3}
 """The instructions for a register of an operand: loads, and what makes of it what is multiplied."""
+SCALED = 2
+"""The further instructions for a register of an operand that is multiplied by decays."""
+ADDRESSES = 12
+"""The instructions of a turn of a loop that find where its numbers lie."""
 REGISTERS = 128
 """The registers of a thread, as ptxas has them for delta rules."""
+RESERVED = 1024
+"""The bytes of shared memory that a GPU takes for itself, of each block."""
 MAIN_BYTES = 2.6e6
 """The bytes that an H100 reads or writes in main memory in a microsecond, as measured of moves."""
 
@@ -55,6 +69,7 @@ class ChunkTime(TimeByParts):
     reads: float
     products: float
     solution: float
+    decays: float
     barriers: float
 
 
@@ -96,54 +111,84 @@ def chunk_choices(plan: Plan, rows: int, device: DeviceFacts, way: str) -> list[
 def chosen(form: ChunkForm, rows: int, device: DeviceFacts) -> ChunkChoice:
     """Returns a way to run a loop, with its time for some sequences."""
     facts = facts_of(device)
-    time = chunk_time(form, facts)
-    together = max(1, min(device.registers // (REGISTERS * THREADS), device.shared // form.shared))
-    used = min(together, ceil(rows * form.blocks / device.multiprocessors))
-    at_once = used * device.multiprocessors
-    crowd = 1 + facts.crowd * (used - 1)
-    alone = crowd * time.total / form.steps
+    used = min(resident(form.threads, form.shared, device), ceil(rows * form.blocks / device.multiprocessors))
+    time, at_once = chunk_time(form, facts, used), used * device.multiprocessors
+    alone = time.total / form.steps
     bytes_of_step = min(rows * form.blocks, at_once) * moved_bytes(form)
     step, bound = max((alone, time.bound), (bytes_of_step / MAIN_BYTES, "main memory"))
     waves = ceil(rows * form.blocks / at_once)
-    turn = crowd * (TURN_READS * facts.read + form.keys * form.columns / THREADS * MOVED * facts.warp)
+    turn = TURN_READS * facts.read + form.keys * form.columns / form.threads * MOVED * used * facts.warp
     pace = LanePace(max(1, at_once // form.blocks), step * max(1.0, form.blocks / at_once), turn)
     return ChunkChoice(form, waves * step, pace, bound)
 
 
+def resident(threads: int, shared: int, device: DeviceFacts) -> int:
+    """Returns how many blocks a multiprocessor has room for. threads, shared: of a block, and its bytes of
+    shared memory, of which each block takes `RESERVED` more.
+    """
+    room = (device.shared + RESERVED) // (shared + RESERVED)
+    return max(1, min(device.registers // (REGISTERS * threads), room))
+
+
 def moved_bytes(form: ChunkForm) -> float:
     """Returns the bytes that a block reads and writes in main memory for a step. Blocks of one head read its
-    vectors through the second cache.
+    vectors, and their decays, through the second cache.
     """
-    return 4 * (form.vectors * form.keys / form.parts + (len(form.wide) + 1) * form.columns)
+    of_keys = form.keys * (form.vectors + form.rule.by_key) / form.parts
+    return 4 * (of_keys + (form.wide_count + 1 + form.rule.by_value) * form.columns)
 
 
-def chunk_time(form: ChunkForm, facts: TensorFacts) -> ChunkTime:
-    """Estimates the time of a chunk of a block that has a multiprocessor for itself."""
-    instruction = facts.warp + facts.scheduler * WARPS / SCHEDULERS
+def chunk_time(form: ChunkForm, facts: TensorFacts, used: int = 1) -> ChunkTime:
+    """Estimates the time of a chunk of each of `used` blocks of a multiprocessor, which share its schedulers.
+    That these may be at different parts of a chunk is not counted.
+    """
+    warps = form.threads // LANES
+    instruction = facts.warp + facts.scheduler * used * warps / SCHEDULERS
     steps, reads, writes = form.steps, len(form.reads), form.writes
-    values = steps * form.columns / THREADS
-    loaded = form.vectors * steps * form.keys / THREADS + len(form.wide) * values
+    values = steps * form.columns / form.threads
+    loaded = steps * (form.vectors * form.keys + decays_of_step(form)) / form.threads
+    loaded += form.wide_count * values
     late = late_instructions(form)
-    own = instruction * (MOVED * loaded + values * (MOVED + late))
+    own = instruction * (LOADED * loaded + values * (SHOWN + late))
+    by_key, later = form.rule.by_key, form.later
+    within = form.span // TILE_COLUMNS if by_key else MOST_TILES
     products = [
-        (reads * steps, form.columns, form.keys),
-        (reads * steps, writes * steps, form.keys),
-        ((reads - form.solved) * steps, form.columns, writes * steps),
-        (form.keys, form.columns, writes * steps),
+        tile_instructions(reads * steps, form.columns, form.keys, form.way, warps, scaled=by_key),
+        tile_instructions(reads * later, writes * later, form.keys, form.way, warps, within, scaled=by_key),
+        tile_instructions((reads - form.solved) * steps, form.columns, writes * steps, form.way, warps),
+        tile_instructions(form.keys, form.columns, writes * steps, form.way, warps, scaled=form.has_products),
     ]
-    multiplying = instruction * sum(tile_instructions(*each, form.way) for each in products)
-    decays = 0.0
-    if form.rule.decay:
-        decays = steps * 4 * facts.wait
+    multiplying = instruction * sum(products)
+    of_decays = DECAYED * steps * (facts.warp + facts.scheduler * used) if form.has_products else 0.0
+    if by_key:
+        of_decays = instruction * decay_instructions(form)
     if form.solved:
-        warps = form.columns / LANES
-        issue = facts.warp + facts.scheduler * max(1.0, warps / SCHEDULERS)
-        all_later = 1.25 * form.solved * writes * steps * steps / 2 + steps * (4 * form.solved + late + KEPT)
+        issue = facts.warp + facts.scheduler * max(1.0, used * form.columns / LANES / SCHEDULERS)
+        turn = 1.25 * form.solved + form.rule.by_value
+        all_later = turn * writes * steps * steps / 2 + steps * (4 * form.solved + late + WRITTEN)
         solution = max(issue * all_later, facts.wait * steps * (late + 4))
     else:
-        solution = instruction * values * (late + KEPT)
-    meetings = MEETINGS if form.rule.decay else MEETINGS - 1
-    return ChunkTime(facts.read + own, multiplying, solution + decays, meetings * facts.barrier)
+        solution = instruction * values * late
+    meetings = MEETINGS - (not form.has_products) - (not form.solved) + by_key
+    parts = facts.read + own, multiplying, solution, of_decays, meetings * facts.barrier
+    return ChunkTime(*parts)
+
+
+def decays_of_step(form: ChunkForm) -> int:
+    """Returns the decays that a block loads for a step, where each key or each value has its own."""
+    return (form.keys if form.rule.by_key else 0) + (form.columns if form.rule.by_value else 0)
+
+
+def decay_instructions(form: ChunkForm) -> float:
+    """Returns the instructions of the busiest warp for the decays of keys (`key_decays.py`)."""
+    reads, writes, span, lanes = len(form.reads), form.writes, form.span, form.lanes
+    products = ceil(form.decay_row * form.keys / form.threads) * form.decay_row * span * 2
+    keys = form.keys / lanes
+    turn = keys * (reads + 2 + (reads + 1) / 4) + reads * (2 * log2(lanes) + 4) + ADDRESSES
+    # A warp has up to 15 turns, a scheduler's warps on average 9.
+    within = ceil(writes * form.steps * lanes / form.threads) * 3 * span // 4 * turn
+    scaled = ceil(form.steps // span * form.keys / form.threads) * span * (4 * (reads + writes) + 3)
+    return products + within + scaled
 
 
 def late_instructions(form: ChunkForm) -> float:
@@ -161,15 +206,27 @@ def late_instructions(form: ChunkForm) -> float:
     return total
 
 
-def tile_instructions(rows: int, columns: int, depth: int, way: str) -> float:
-    """Returns the instructions of the busiest warp for a product [rows, depth] @ [depth, columns]."""
+def tile_instructions(
+    rows: int,
+    columns: int,
+    depth: int,
+    way: str,
+    warps: int,
+    most: int = MOST_TILES,
+    scaled: bool = False,
+) -> float:
+    """Returns the instructions of the busiest of some warps for [rows, depth] @ [depth, columns].
+
+    most: of tiles beside each other. scaled: whether the left side is multiplied by decays.
+    """
     if not rows:
         return 0.0
-    below, beside = tiles_together(rows, columns)
-    tasks = ceil(rows // (TILE_ROWS * below) * (columns // (TILE_COLUMNS * beside)) / WARPS)
+    below, beside = tiles_together(rows, columns, warps, most)
+    tasks = ceil(rows // (TILE_ROWS * below) * (columns // (TILE_COLUMNS * beside)) / warps)
     registers, tiles = DEPTH // TENSOR_WAYS[way].depth, below * beside
     terms = 1 + len(TENSOR_WAYS[way].small)
-    each = registers * ((4 * below + 2 * beside) * SPLIT[way] + tiles * terms) + 4 * tiles
+    operands = (4 * below + 2 * beside) * SPLIT[way] + (4 * below * SCALED if scaled else 0)
+    each = registers * (operands + tiles * terms) + 4 * tiles
     return tasks * (depth / DEPTH * each + 4 * tiles * KEPT)
 
 

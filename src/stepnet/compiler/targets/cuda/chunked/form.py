@@ -7,10 +7,14 @@ a chunk and in float32:
     matrix     [keys, values], which stays from chunk to chunk
     read       [reads, steps, values], what is read of the matrix
     written    [writes, steps, values]
-    values     [early values, steps, values], and numbers [early numbers, steps]
-    inner      [reads, writes, steps, steps], the products of the vectors, decayed; 0 for steps that are later
-    decays     [steps + 1, steps + 1], column s: the product of the decays from step s on, until each step
-    beyond     one number: not 0 if something written is NaN, infinite or close to it
+    values     [early values, steps, values]
+    numbers    [2, early numbers, steps], of chunks in turn: outputs read them while the next ones are loaded
+    inner      [reads, writes, steps, steps], the products of the vectors, decayed; 0 for those not earlier
+    decay      [steps], or [steps, keys] or [steps, values]
+    ahead      [values]: the product of the decays of all steps, if each value decays by itself
+    decays     [spans + 1, spans + 1], column s: the product of the decays from span s on, until each span;
+               for each key, if each decays by itself. Then a span has 16 steps (`key_decays.py`), else one
+    beyond     [2], of chunks in turn: not 0 if something written is NaN, infinite or close to it
 
 Rows are a few numbers longer, so that the lanes of a warp read from different banks.
 """
@@ -18,12 +22,12 @@ Rows are a few numbers longer, so that the lanes of a warp read from different b
 from collections.abc import Sequence
 from math import ceil
 
-from stepnet.compiler.plan.matrix_rule import MatrixRead, MatrixRule, matrix_rule
+from stepnet.compiler.plan.matrix_rule import MatrixRead, MatrixRule, MatrixWrite, matrix_rule
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.arrays.product_shares import TENSOR_WAYS
 from stepnet.compiler.targets.cuda.chunked.decay_form import begins_of
 from stepnet.compiler.targets.cuda.chunked.sizes import FIRST, TILE_ROWS, without_chunks
-from stepnet.compiler.targets.cuda.device import DeviceFacts
+from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.entries.elements import uniform
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
@@ -44,13 +48,15 @@ class ChunkForm:
     """Step, and how its chunks are run.
 
     steps: of a chunk. columns: the values of a head that a block has. way: how float32 is multiplied, a key
-    of `TENSOR_WAYS`.
+    of `TENSOR_WAYS`. threads: of a block, on which bits do not depend. outputs: of the step, by node.
     """
 
     rule: MatrixRule
     steps: int
     columns: int
     way: str
+    threads: int = THREADS
+    outputs: tuple[int, ...] = ()
 
     @property
     def heads(self) -> int:
@@ -81,14 +87,18 @@ class ChunkForm:
 
     @property
     def solved(self) -> int:
-        """The number of reads on which what is written depends."""
-        return len(self.rule.solved)
+        """The number of reads that are known step by step: those on which what is written depends, or all
+        where each value has its own decays.
+        """
+        return len(self.reads) if self.rule.by_value else len(self.rule.solved)
 
     @computed_once
     def first_write(self) -> int:
         """The place of the first write's vector: behind those of the reads, unless the first reads have the
-        same ones, as those of a delta rule.
+        same ones, as those of a delta rule; each takes other decays of its keys.
         """
+        if self.rule.by_key:
+            return len(self.reads)
         count = self.writes
         is_shared = (
             self.rule.alike[:count] == tuple(self.rule.solved[:count]) and len(self.rule.alike) == count
@@ -107,19 +117,54 @@ class ChunkForm:
 
     @computed_once
     def wide(self) -> tuple[int, ...]:
-        """The early values that have a number for each value of a head, by node."""
-        heads, _, values = self.rule.sizes
-        return tuple(n for n in self.stored if self.rule.body.type_of(n).size == heads * values)
+        """The stored values that have a number for each value of a head, by node."""
+        return tuple(n for n in self.stored if self.is_wide(n))
 
     @computed_once
     def narrow(self) -> tuple[int, ...]:
-        """The early values that have one number for each head, or for all, by node."""
-        return tuple(n for n in self.stored if n not in self.wide)
+        """The stored values that have one number for each head, or for all, by node."""
+        return tuple(n for n in self.stored if not self.is_wide(n))
+
+    def is_wide(self, number: int) -> bool:
+        """Tells whether an early value has a number for each value of a head."""
+        return self.rule.body.type_of(number).size == self.rule.value_count
 
     @property
-    def stored(self) -> list[int]:
+    def early(self) -> list[int]:
         """The early values that are no constants."""
         return [n for n in self.rule.early if uniform(self.rule.body.nodes[n]) is None]
+
+    @property
+    def wide_count(self) -> int:
+        """The number of early values that have a number for each value of a head."""
+        return sum(map(self.is_wide, self.early))
+
+    @computed_once
+    def stored(self) -> list[int]:
+        """The early values that are read when all are loaded. What is written without reads, it is then."""
+        return [n for n in self.early if self.solved or n in self.shown]
+
+    @computed_once
+    def shown(self) -> frozenset[int]:
+        """The nodes that outputs are made of, down to those that are read, written or early."""
+        found, left, nodes = set[int](), [*self.outputs], self.rule.body.nodes
+        known = {*(read.number for read in self.reads), *self.rule.early}
+        known |= {n for each in self.rule.writes for n in self.views_of(each)}
+        while left:
+            number = left.pop()
+            if number not in found:
+                found.add(number)
+                left += [] if number in known else nodes[number].inputs
+        return frozenset(found)
+
+    def views_of(self, write: MatrixWrite) -> list[int]:
+        """Returns a value that is written as it is, and those that it shows, in the same order of elements;
+        none for a product, nor where each value decays by itself: what was written is decayed in its place.
+        """
+        found, nodes = [*write.values[:1]], self.rule.body.nodes
+        while found and nodes[found[-1]].is_view and found[-1] not in self.rule.early:
+            found.append(nodes[found[-1]].inputs[0])
+        return [] if len(write.values) > 1 or self.rule.by_value else found
 
     # ---- shared memory, in numbers of 4 bytes
 
@@ -139,9 +184,47 @@ class ChunkForm:
         return self.steps + 8
 
     @property
+    def span(self) -> int:
+        """The steps of a span: between these, there are products of decays."""
+        return TILE_ROWS if self.rule.by_key else 1
+
+    @property
+    def later(self) -> int:
+        """The steps whose inner products are those of matrices: not those of the first span."""
+        return self.steps - self.span if self.rule.by_key else self.steps
+
+    @property
+    def decay_keys(self) -> int:
+        """The decays of a step."""
+        return self.keys if self.rule.by_key else 1
+
+    @property
+    def decay_step(self) -> int:
+        """The length of a row of decays."""
+        return self.key_row if self.rule.by_key else self.value_row if self.rule.by_value else 1
+
+    @property
+    def has_products(self) -> bool:
+        """Tells whether products of decays are factors of products of matrices; not those of values."""
+        return bool(self.rule.decay) and not self.rule.by_value
+
+    @property
     def decay_row(self) -> int:
-        """The length of a row of products of decays."""
-        return self.steps + 1
+        """The number of products of decays until before a span, for each key."""
+        return self.steps // self.span + 1
+
+    @property
+    def lanes(self) -> int:
+        """The lanes that share the inner products of a step with the later ones of its span: each has some
+        keys, four side by side. They are as many with fewer threads, which so have the same bits.
+        """
+        most = max(4, min(THREADS // (self.steps * self.writes), LANES))
+        return next(lanes for lanes in (32, 16, 8, 4) if lanes <= most and self.keys % (4 * lanes) == 0)
+
+    @property
+    def inner(self) -> int:
+        """The length of the inner products of all vectors."""
+        return len(self.reads) * self.writes * self.steps * self.step_row
 
     @computed_once
     def places(self) -> dict[str, int]:
@@ -153,11 +236,12 @@ class ChunkForm:
             "read": reads * steps * self.value_row,
             "written": writes * steps * self.value_row,
             "values": len(self.wide) * steps * self.value_row,
-            "inner": reads * writes * steps * self.step_row,
-            "numbers": len(self.narrow) * steps,
-            "decay": steps,
-            "decays": (steps + 1) * self.decay_row,
-            "beyond": 1,
+            "inner": self.inner,
+            "numbers": 2 * len(self.narrow) * steps,
+            "decay": steps * self.decay_step,
+            "decays": self.decay_row * self.decay_row * self.decay_keys if self.has_products else 0,
+            "ahead": self.columns if self.rule.by_value else 0,
+            "beyond": 2,
         }
         return begins_of(sizes)
 
@@ -175,14 +259,17 @@ def chunk_forms(plan: Plan, facts: DeviceFacts, way: str) -> list[ChunkForm] | s
     _, keys, values = rule.sizes
     if refused := without_chunks(keys, values):
         return refused
-    if len(rule.solved) > MOST_SOLVED:
-        return f"{len(rule.solved)} values of a step depend on one another"
+    if (count := len(rule.reads if rule.by_value else rule.solved)) > MOST_SOLVED:
+        return f"{count} values of a step depend on one another"
     assert way in TENSOR_WAYS
+    outputs = tuple(plan.recurrence.recur.outputs)
     forms = [
         form
         for steps in STEPS
         for columns in columns_of(values)
-        if (form := ChunkForm(rule, steps, columns, way)).shared <= facts.shared
+        for threads in (THREADS, THREADS // 2)
+        if columns <= threads
+        and (form := ChunkForm(rule, steps, columns, way, threads, outputs)).shared <= facts.shared
     ]
     return forms or f"chunks take more than {facts.shared:,} bytes of shared memory"
 
@@ -193,22 +280,22 @@ def columns_of(values: int) -> Sequence[int]:
             and values // parts <= THREADS]  # fmt: skip
 
 
-def tiles_together(rows: int, columns: int) -> tuple[int, int]:
+def tiles_together(rows: int, columns: int, warps: int = WARPS, most: int = MOST_TILES) -> tuple[int, int]:
     """Returns how many products of tensor cores below and beside each other a warp computes together, so that
-    all warps have some and operands are read seldom.
+    all warps have some and operands are read seldom. most: beside each other.
     """
     down, across = rows // TILE_ROWS, columns // TILE_COLUMNS
     options = [
         (below, beside)
         for below in (1, 2)
-        for beside in range(1, MOST_TILES + 1)
+        for beside in range(1, most + 1)
         if down % below == 0 and across % beside == 0 and below * beside <= MOST_TILES
     ]
 
     def cost(option: tuple[int, int]) -> float:
         """Returns the operands that the busiest warp reads; a left one has twice as many registers."""
         below, beside = option
-        tasks = ceil(down // below * (across // beside) / WARPS)
+        tasks = ceil(down // below * (across // beside) / warps)
         return tasks * (2 * below + beside + below * beside / 2)
 
     return min(options, key=cost)

@@ -9,7 +9,9 @@ from llvmlite import ir
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cpu.writing.pointwise import converted
-from stepnet.compiler.targets.cuda.chunked.form import THREADS, ChunkForm
+from stepnet.compiler.targets.cuda.chunked.decay_form import ALIGNED
+from stepnet.compiler.targets.cuda.chunked.form import ChunkForm
+from stepnet.compiler.targets.cuda.chunked.moves import ChunkMoves
 from stepnet.compiler.targets.cuda.chunked.shared_arrays import SharedArrays
 from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO
 from stepnet.compiler.targets.cuda.entries.elements import ElementWriter, RowOfThread
@@ -35,12 +37,13 @@ class ChunkLoadWriter(LoopWriter):
 
     def __init__(self, plan: Plan, form: ChunkForm) -> None:
         """Begins the kernel."""
-        super().__init__(LoopForm(plan, 1, THREADS, form.shared))
+        super().__init__(LoopForm(plan, 1, form.threads, form.shared))
         self.chunk, self.rule = form, form.rule
         self.arrays = SharedArrays(self.code, form.places)
-        self.elements = ElementWriter(self.code, self.rule.body, self.sources(), {})
+        self.elements = ElementWriter(self.code, self.rule.body, self.sources(), {}, ALIGNED)
         self.head: Value = integer(0)
         self.column: Value = integer(0)
+        self.half: Value = integer(0)
 
     # ---- places in shared memory
 
@@ -48,11 +51,9 @@ class ChunkLoadWriter(LoopWriter):
         """Writes the row of a step in the array number `place` of those with a row for each step."""
         return self.code.summed(integer(place * self.chunk.steps), step)
 
-    def decay_between(self, first: Value, last: Value) -> Value:
-        """Writes the product of the decays of the steps from `first` on, until before step `last`."""
-        if not self.rule.decay:
-            return ONE
-        return self.arrays.read("decays", (last, self.chunk.decay_row), (first, 1))
+    def number_at(self, place: int, step: Value) -> tuple[tuple[Value, int], tuple[Value, int]]:
+        """Writes the place of an early number of a step."""
+        return (self.row_of(place, step), 1), (self.half, len(self.chunk.narrow) * self.chunk.steps)
 
     # ---- the matrix
 
@@ -115,35 +116,51 @@ class ChunkLoadWriter(LoopWriter):
     def load(self, steps: ChunkSteps) -> None:
         """Writes the loads of all that the steps read and that does not depend on the matrix."""
         code, form = self.code, self.chunk
-        for place in range(form.vectors):
-            with code.over_threads(form.steps * form.keys) as index:
-                step, key = code.divided(index, form.keys)
-                row = self.row_at_step(steps, step)
-                value = self.vector_element(place, key, row)
-                value = code.select(row.is_real, value, ZERO)
-                self.arrays.write(value, "vectors", (self.row_of(place, step), form.key_row), (key, 1))
-        if form.wide:
-            with code.over_threads(form.steps * form.columns) as index:
-                step, value = code.divided(index, form.columns)
-                row = self.row_at_step(steps, step)
-                self.elements.begin()
-                for place, number in enumerate(form.wide):
-                    element = self.early_element(number, value, row)
-                    self.arrays.write(
-                        element, "values", (self.row_of(place, step), form.value_row), (value, 1)
-                    )
-        self.arrays.write(ZERO, "beyond")
+        moves = self.moves(steps)
+        self.arrays.write(ZERO, "beyond", (code.sub(integer(1), self.half), 1))
         with code.over_threads(form.steps) as step:
             row = self.row_at_step(steps, step)
             self.elements.begin()
             for place, number in enumerate(form.narrow):
                 self.arrays.write(
-                    self.early_element(number, integer(0), row), "numbers", (self.row_of(place, step), 1)
+                    self.early_element(number, integer(0), row), "numbers", *self.number_at(place, step)
                 )
-            if self.rule.decay:
-                decay = self.factor_product(self.rule.decay, integer(0), integer(0), row)
-                self.arrays.write(code.select(row.is_real, decay, ONE), "decay", (step, 1))
+            if self.rule.decay and form.decay_step == 1:
+                self.arrays.write(self.decay_element(integer(0), row), "decay", (step, 1))
+        moves.write()
         self.elements.begin()
+
+    def decay_element(self, place: Value, row: RowOfThread) -> Value:
+        """Writes a decay of a step; 1 behind the last one. place: the key or the value."""
+        key, value = place, integer(0)
+        if self.rule.by_value:
+            key, value = value, self.code.summed(self.column, place)
+        self.elements.begin()
+        return self.code.select(row.is_real, self.factor_product(self.rule.decay, key, value, row), ONE)
+
+    def moves(self, steps: ChunkSteps) -> ChunkMoves[RowOfThread]:
+        """Writes loads of the vectors, of the values and of decays of a chunk, into registers."""
+        form = self.chunk
+        moves = ChunkMoves(self.code, self.arrays, form.threads, lambda step: self.row_at_step(steps, step))
+        for place in range(form.vectors):
+
+            def vector(key: Value, row: RowOfThread, place: int = place) -> Value:
+                """Writes an element of a vector; 0 behind the last step."""
+                return self.code.select(row.is_real, self.vector_element(place, key, row), ZERO)
+
+            moves.read(form.steps, form.keys, "vectors", place * form.steps, form.key_row, vector)
+        for place, number in enumerate(form.wide):
+
+            def early(value: Value, row: RowOfThread, number: int = number) -> Value:
+                """Writes an element of an early value."""
+                self.elements.begin()
+                return self.early_element(number, value, row)
+
+            moves.read(form.steps, form.columns, "values", place * form.steps, form.value_row, early)
+        if form.decay_step > 1:
+            width = form.keys if self.rule.by_key else form.columns
+            moves.read(form.steps, width, "decay", 0, form.decay_step, self.decay_element)
+        return moves
 
     def vector_element(self, place: int, key: Value, row: RowOfThread) -> Value:
         """Writes an element of the vector of a read, or of a write, for the head."""
@@ -175,21 +192,7 @@ class ChunkLoadWriter(LoopWriter):
         """Writes an element of an early value: that of the head and a value, or of the head."""
         type_, code = self.rule.body.type_of(number), self.code
         flat = self.head if type_.size > 1 else integer(0)
-        if number in self.chunk.wide:
+        if self.chunk.is_wide(number):
             flat = code.multiplied(self.head, self.rule.sizes[2])
             flat = code.summed(code.summed(flat, self.column), value)
         return self.elements.element(number, Place(code, type_.shape, flat), row)
-
-    def multiply_decays(self) -> None:
-        """Writes the products of decays: a thread for the steps from each one on."""
-        code, form = self.code, self.chunk
-        with code.over_threads(form.steps + 1) as first:
-
-            def turn(step: Value, product: list[Value]) -> list[Value]:
-                """Writes the product until before a step, and takes the decay of the step into it."""
-                is_later = code.icmp_signed(">=", step, first)
-                self.arrays.write(product[0], "decays", (step, form.decay_row), (first, 1))
-                decay = self.arrays.read("decay", (code.smaller(step, integer(form.steps - 1)), 1))
-                return [code.select(is_later, code.fmul(product[0], decay), product[0])]
-
-            code.carry(0, form.steps + 1, [ONE], turn)

@@ -11,17 +11,21 @@ Only the solution is a chain over steps, of a few instructions each. Between the
 meet.
 """
 
+from functools import reduce
+
 from llvmlite import ir
 
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.targets.cpu.writing.code import integer
+from stepnet.compiler.targets.cpu.writing.code import I32, integer, store_vector
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
+from stepnet.compiler.targets.cuda.chunked.decay_form import ALIGNED
 from stepnet.compiler.targets.cuda.chunked.form import THREADS, ChunkForm
 from stepnet.compiler.targets.cuda.chunked.load import ChunkSteps
+from stepnet.compiler.targets.cuda.chunked.moves import TOGETHER, ChunkMoves
 from stepnet.compiler.targets.cuda.chunked.products import ChunkProductWriter
 from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO
 from stepnet.compiler.targets.cuda.codes import LoopCode
-from stepnet.compiler.targets.cuda.entries.elements import literal, uniform
+from stepnet.compiler.targets.cuda.entries.elements import RowOfThread, literal, uniform
 from stepnet.compiler.targets.cuda.functions import F32, FOUR
 from stepnet.compiler.targets.cuda.loops.lane_code import turns_of
 
@@ -42,24 +46,30 @@ def chunk_code(plan: Plan, form: ChunkForm) -> LoopCode:
 class ChunkWriter(ChunkProductWriter):
     """Writer of the kernel of a loop in chunks of steps."""
 
+    early_writes: list[Value]
+
     def written(self) -> LoopCode:
         """Writes the kernel."""
         code, form = self.code, self.chunk
         self.in_group, rest = code.divided(code.block_index, form.blocks)
-        self.head, part = code.divided(rest, form.parts)
-        self.column = code.multiplied(part, form.columns)
+        head, part = code.divided(rest, form.parts)
+        self.head = code.limited(head, form.heads)
+        self.column = code.multiplied(code.limited(part, form.parts), form.columns)
         first, count = turns_of(code, self.in_group)
+        if self.rule.by_key:
+            self.begin_inner()
         with code.loop(first, code.add(first, count)) as turn:
             self.turn(turn)
-        made = code.finished(THREADS, form.shared, form.blocks)
-        schedule = f"{form.blocks} blocks of {THREADS} threads, {form.steps} steps at a time"
-        return LoopCode(made, schedule, 1, together=form.steps)
+        made = code.finished(form.threads, form.shared, form.blocks, resident=THREADS // form.threads)
+        schedule = f"{form.blocks} blocks of {form.threads} threads, {form.steps} steps at a time"
+        return LoopCode(made, schedule, 1, together=form.steps, aligned=ALIGNED)
 
     def turn(self, turn: Value) -> None:
         """Writes all steps of a turn."""
         code = self.code
         lane = self.lane_at(turn, integer(0))
         self.begin_matrix(lane)
+        self.arrays.write(ZERO, "beyond")
         self.meet()
         with code.loop(integer(0), lane.count, self.chunk.steps) as first:
             count = code.smaller(code.sub(lane.count, first), integer(self.chunk.steps))
@@ -69,26 +79,50 @@ class ChunkWriter(ChunkProductWriter):
 
     def steps_of_chunk(self, steps: ChunkSteps) -> None:
         """Writes a chunk."""
-        form = self.chunk
+        code, form = self.code, self.chunk
+        self.half = code.divided(code.divided(steps.first, form.steps)[0], 2)[1]
         self.load(steps)
+        if not form.solved:
+            self.note_beyond(self.early_writes)
         self.meet()
-        if self.rule.decay:
+        if form.has_products:
             self.multiply_decays()
+        if self.rule.by_key:
+            self.multiply_within()
+            self.meet()
+            self.scale_vectors()
+        if form.has_products:
             self.meet()
         self.multiply_vectors()
         self.meet()
         if form.solved:
             self.solve(steps)
-        else:
-            self.write_without_reads(steps)
-        self.meet()
+            self.meet()
         self.add_later_reads()
         self.change_matrix()
         self.meet()
         self.write_chunk_outputs(steps)
-        self.meet()
 
     # ---- what is written, and outputs
+
+    def moves(self, steps: ChunkSteps) -> ChunkMoves[RowOfThread]:
+        """Writes loads of a chunk; and what its steps write, if that does not depend on the matrix."""
+        form, moves = self.chunk, super().moves(steps)
+        self.early_writes = list[Value]()
+        for place in range(0 if form.solved else form.writes):
+
+            def write(value: Value, row: RowOfThread, place: int = place) -> Value:
+                """Writes what a step writes at a value."""
+                self.elements.begin()
+                at_head = integer(0)
+                known = {
+                    n: self.early_element(n, value if form.is_wide(n) else at_head, row) for n in form.early
+                }
+                self.early_writes.append(self.written_numbers(known, at_head, value, row.is_real)[place])
+                return self.early_writes[-1]
+
+            moves.read(form.steps, form.columns, "written", place * form.steps, form.value_row, write)
+        return moves
 
     def late_element(self, number: int, known: dict[int, Value], step: Value, value: Value) -> Value:
         """Writes a value of the thread's head and column at a step. known: values that were written."""
@@ -101,7 +135,7 @@ class ChunkWriter(ChunkProductWriter):
             row = self.row_of(form.wide.index(number), step)
             made = self.arrays.read("values", (row, form.value_row), (value, 1))
         elif number in form.narrow:
-            made = self.arrays.read("numbers", (self.row_of(form.narrow.index(number), step), 1))
+            made = self.arrays.read("numbers", *self.number_at(form.narrow.index(number), step))
         elif node.is_view:
             made = self.late_element(node.inputs[0], known, step, value)
         else:
@@ -111,74 +145,110 @@ class ChunkWriter(ChunkProductWriter):
         known[number] = made
         return made
 
-    def write(self, known: dict[int, Value], step: Value, value: Value, count: Value) -> list[Value]:
-        """Writes what a step writes at a value, into shared memory; 0 for a step behind the last one."""
-        code, form, made = self.code, self.chunk, list[Value]()
-        for place, each in enumerate(self.rule.writes):
+    def written_numbers(
+        self, known: dict[int, Value], step: Value, value: Value, is_real: Value
+    ) -> list[Value]:
+        """Writes what a step writes at a value; 0 for a step behind the last one."""
+        made = list[Value]()
+        for each in self.rule.writes:
             total: Value = ONE
             for number in each.values:
                 factor = self.late_element(number, known, step, value)
-                total = factor if total is ONE else code.fmul(total, factor)
-            total = code.select(code.icmp_signed("<", step, count), total, ZERO)
-            self.arrays.write(total, "written", (self.row_of(place, step), form.value_row), (value, 1))
-            above = code.fcmp_unordered(">", total, ir.Constant(F32, MOST_WRITTEN))
-            below = code.fcmp_unordered("<", total, ir.Constant(F32, -MOST_WRITTEN))
-            with code.when(code.or_(above, below)):
-                self.arrays.write(ONE, "beyond")
-            made.append(total)
+                total = factor if total is ONE else self.code.fmul(total, factor)
+            made.append(self.code.select(is_real, total, ZERO))
         return made
 
-    def write_without_reads(self, steps: ChunkSteps) -> None:
-        """Writes what all steps write, if that does not depend on the matrix."""
-        code, form = self.code, self.chunk
-        with code.over_threads(form.steps * form.columns) as index:
-            step, value = code.divided(index, form.columns)
-            self.write({}, step, value, steps.count)
+    def note_beyond(self, written: list[Value]) -> None:
+        """Writes a note if one of the numbers that were written is NaN, infinite or close to it, for reads
+        that are products with them.
+        """
+        code, most = self.code, ir.Constant(F32, MOST_WRITTEN)
+        if len(self.chunk.reads) > self.chunk.solved:
+            sizes = (code.intrinsic("fabs", F32, [number]) for number in written)
+            within = [code.fcmp_ordered("<=", size, most) for size in sizes]
+            with code.when(code.not_(reduce(code.and_, within))):
+                self.arrays.write(ONE, "beyond", (self.half, 1))
 
     def solve(self, steps: ChunkSteps) -> None:
         """Writes what each step writes, one after the other: a thread has a value. It takes `SOLVED` steps at
         a time, whose reads are in registers: first it adds what all earlier steps of the chunk wrote, and
-        then what each of them writes to those of the later ones.
+        then what each of them writes to those of the later ones. Where values have decays of their own,
+        what was written is decayed on the way, until the end of the chunk.
         """
         code, form = self.code, self.chunk
-        value, places = code.thread, range(form.solved)
-        with (
-            code.when(code.icmp_signed("<", value, integer(form.columns))),
-            code.loop(integer(0), integer(form.steps), SOLVED) as begin,
-        ):
-            own = [code.add(begin, integer(step)) for step in range(SOLVED)]
-            rows = [[self.row_of(place, step) for step in own] for place in places]
-            first = [
-                self.arrays.read("read", (row, form.value_row), (value, 1)) for each in rows for row in each
-            ]
+        with code.when(code.icmp_signed("<", code.thread, integer(form.columns))):
+            ahead: Value = ONE
+            for begin in range(0, form.steps, SOLVED):
+                ahead = self.solve_from(begin, steps, ahead)
+            if self.rule.by_value:
+                self.arrays.write(ahead, "ahead", (code.thread, 1))
 
-            def add(earlier: Value, flat: list[Value]) -> list[Value]:
-                """Writes the addition of what an earlier step wrote to the reads."""
-                reads = by_read(flat)
-                for n in range(form.writes):
-                    written = self.arrays.read(
-                        "written", (self.row_of(n, earlier), form.value_row), (value, 1)
-                    )
-                    self.add_to(reads, n, earlier, begin, written, 0)
-                return [read for each in reads for read in each]
+    def solve_from(self, begin: int, steps: ChunkSteps, ahead: Value) -> Value:
+        """Writes what `SOLVED` steps write, from step `begin` of the chunk on.
 
-            reads = by_read(code.carry(0, begin, first, add))
-            for step, at in enumerate(own):
-                known = {form.reads[place].number: reads[place][step] for place in places}
-                made = self.write(known, at, value, steps.count)
-                for place in places:
-                    self.arrays.write(
-                        reads[place][step], "read", (rows[place][step], form.value_row), (value, 1)
-                    )
-                for n, each in enumerate(made):
-                    self.add_to(reads, n, at, begin, each, step + 1)
+        ahead: the product of the decays of the steps before them, if each value has its own. Returns that
+            with those of these steps.
+        """
+        code, form, value = self.code, self.chunk, self.code.thread
+        places, own, noted = range(form.solved), [integer(begin + n) for n in range(SOLVED)], list[Value]()
+        rows = [[self.row_of(place, step) for step in own] for place in places]
+        first = [self.arrays.read("read", (row, form.value_row), (value, 1)) for each in rows for row in each]
+        count, decays = code.trunc(steps.count, I32), list[Value]()
+        if self.rule.by_value:
+            decays = [self.arrays.read("decay", (step, form.decay_step), (value, 1)) for step in own]
+            *before, ahead = self.decayed_by(ahead, 0, decays)
+            first = [code.fmul(x, before[n % SOLVED]) for n, x in enumerate(first)]
+
+        def add(earlier: Value, flat: list[Value]) -> list[Value]:
+            """Writes the addition of what an earlier step wrote to the reads."""
+            reads = by_read(flat)
+            for n in range(form.writes):
+                at = (self.row_of(n, earlier), form.value_row), (value, 1)
+                written = self.decayed_by(self.arrays.read("written", *at), 0, decays)
+                self.add_to(reads, n, earlier, integer(begin), written, 0)
+                if self.rule.by_value:
+                    self.arrays.write(written[-1], "written", *at)
+            return [read for each in reads for read in each]
+
+        reads = by_read(code.carry(0, begin, first, add, turns=SOLVED))
+        for step, at in enumerate(own):
+            known = {form.reads[place].number: reads[place][step] for place in places}
+            is_real = code.icmp_signed("<", ir.Constant(I32, begin + step), count)
+            made = self.written_numbers(known, at, value, is_real)
+            for place in places:
+                if form.reads[place].number in form.shown:
+                    there = (rows[place][step], form.value_row), (value, 1)
+                    self.arrays.write(reads[place][step], "read", *there)
+            for n, each in enumerate(made):
+                written = self.decayed_by(each, step + 1, decays)
+                self.arrays.write(written[-1], "written", (self.row_of(n, at), form.value_row), (value, 1))
+                self.add_to(reads, n, at, integer(begin), written, step + 1)
+            noted += made
+        self.note_beyond(noted)
+        return ahead
+
+    def decayed_by(self, value: Value, first: int, decays: list[Value]) -> list[Value]:
+        """Writes a value at each of `SOLVED` steps and behind them, of which that number `first` has it as it
+        is, and later ones decayed.
+        """
+        made = [value] * (SOLVED + 1)
+        for step in range(first, len(decays)):
+            made[step + 1] = self.code.fmul(made[step], decays[step])
+        return made
 
     def add_to(
-        self, reads: list[list[Value]], place: int, step: Value, begin: Value, written: Value, first: int
+        self,
+        reads: list[list[Value]],
+        place: int,
+        step: Value,
+        begin: Value,
+        written: list[Value],
+        first: int,
     ) -> None:
         """Writes the addition of the outer product number `place` of a step to the reads of `SOLVED` steps.
 
-        begin: the first of these steps. written: what was written. first: the first of them that is later.
+        begin: the first of these steps. written: what was written, at each of them. first: the first of them
+            that is later.
         """
         code, form = self.code, self.chunk
         for number, own in enumerate(reads):
@@ -189,7 +259,7 @@ class ChunkWriter(ChunkProductWriter):
                 for n in range(group, group + AT_ONCE):
                     if n >= first:
                         inner = code.extract_element(four, integer(n - group))
-                        own[n] = code.fused(inner, written, own[n])
+                        own[n] = code.fused(inner, written[n], own[n])
 
     def write_chunk_outputs(self, steps: ChunkSteps) -> None:
         """Writes the outputs of the steps of a chunk to their arrays."""
@@ -197,33 +267,38 @@ class ChunkWriter(ChunkProductWriter):
         size = self.rule.sizes[0] * self.rule.sizes[2]
         if not outputs:
             return
-        with code.over_threads(form.steps * form.columns) as index:
-            step, value = code.divided(index, form.columns)
-            row = self.row_at_step(steps, step)
-            known = {
-                read.number: self.arrays.read("read", (self.row_of(place, step), form.value_row), (value, 1))
-                for place, read in enumerate(form.reads)
-            }
-            for place, each in enumerate(self.rule.writes):
-                if len(each.values) == 1:
-                    there = self.row_of(place, step), form.value_row
-                    for number in self.shown_by(each.values[0]):
-                        known.setdefault(number, self.arrays.read("written", there, (value, 1)))
-            column = code.add(code.multiplied(self.head, self.rule.sizes[2]), code.add(self.column, value))
-            with code.when(row.is_real):
+        for share in ChunkMoves(
+            code, self.arrays, form.threads, lambda step: self.row_at_step(steps, step)
+        ).share(form.steps, form.columns):
+            step, row, is_real = share.step, share.row, share.row.is_real
+            first = code.add(
+                code.multiplied(self.head, self.rule.sizes[2]), code.add(self.column, share.first)
+            )
+            first = code.add(code.multiplied(row.entry, size), first)
+            with code.when(is_real if share.holds is None else code.and_(is_real, share.holds)):
+                places = [code.summed(share.first, integer(n)) for n in range(TOGETHER)]
+                known = [self.shown(step, value) for value in places]
                 for place, number in enumerate(outputs):
-                    made = self.late_element(number, known, step, value)
+                    pairs = zip(known, places, strict=True)
+                    made = [self.late_element(number, own, step, value) for own, value in pairs]
                     wanted = code.icmp_signed("!=", code.word(f"y{place}"), integer(0))
                     with code.when(wanted):
-                        at = code.add(code.multiplied(row.entry, size), column)
-                        code.write_element(DTYPE, made, code.pointer(f"y{place}"), at)
+                        for n, value in enumerate(made):
+                            at = code.element(DTYPE, code.pointer(f"y{place}"), code.add(first, integer(n)))
+                            store_vector(code, DTYPE, value, at, ALIGNED if n == 0 else 4)
 
-    def shown_by(self, number: int) -> list[int]:
-        """Returns a value that is written, and those that it shows, in the same order of elements."""
-        found, nodes = [number], self.rule.body.nodes
-        while nodes[found[-1]].is_view and found[-1] not in self.rule.early:
-            found.append(nodes[found[-1]].inputs[0])
-        return found
+    def shown(self, step: Value, value: Value) -> dict[int, Value]:
+        """Writes loads of what was read and written at a step and a value, by node."""
+        form = self.chunk
+        known = {
+            read.number: self.arrays.read("read", (self.row_of(place, step), form.value_row), (value, 1))
+            for place, read in enumerate(form.reads)
+        }
+        for place, each in enumerate(self.rule.writes):
+            for number in form.views_of(each):
+                there = (self.row_of(place, step), form.value_row), (value, 1)
+                known.setdefault(number, self.arrays.read("written", *there))
+        return known
 
 
 def by_read(flat: list[Value]) -> list[list[Value]]:

@@ -39,7 +39,8 @@ class TrainedChunks:
         keys, values = sizes.keys, sizes.values
         if refused := without_chunks(keys, values) or without_chunks(values, keys):
             return refused
-        form = decay_form(sizes.reads, sizes.writes, keys, values, "float32", self.shared)
+        counts = sizes.reads, sizes.writes, keys, values
+        form = decay_form(*counts, "float32", self.shared, sizes.by_key)
         if sizes.has_decay and form is None:
             most = f"{self.shared:,} bytes of shared memory"
             return f"{keys} keys and {values} values: gradients of decays take more than {most}"

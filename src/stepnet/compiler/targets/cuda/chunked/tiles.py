@@ -7,7 +7,7 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cuda.arrays.numbers_code import KernelNumbers
 from stepnet.compiler.targets.cuda.arrays.product_shares import DEPTH, Operand, ProductTile, TensorShare
-from stepnet.compiler.targets.cuda.chunked.form import TILE_COLUMNS, WARPS, tiles_together
+from stepnet.compiler.targets.cuda.chunked.form import MOST_TILES, TILE_COLUMNS, WARPS, tiles_together
 from stepnet.compiler.targets.cuda.chunked.sizes import TILE_ROWS
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.entries.places import PlaceWriter
@@ -17,29 +17,30 @@ from stepnet.compiler.values.records import dataclass
 Value = ir.Value
 DTYPE = "float32"
 ONE, ZERO = ir.Constant(F32, 1.0), ir.Constant(F32, 0.0)
+Scale = Callable[[Value, Value], Value]
 
 
 @dataclass(frozen=True)
 class ChunkSide:
     """A side of a product in shared memory. row: the bytes between its rows (columns, of a right side); k:
-    those between its k. scale: writes a factor for a k; None for 1.
+    those between its k. scale: writes a factor for a row of the side and a k; None for 1.
     """
 
     first: Value
     row: int
     k: int
-    scale: Callable[[Value], Value] | None = None
+    scale: Scale | None = None
 
 
 class TileWriter:
     """Writer of products of matrices in shared memory.
 
-    code: of the kernel. way: how float32 is multiplied, a key of `TENSOR_WAYS`.
+    code: of the kernel. way: how float32 is multiplied, a key of `TENSOR_WAYS`. warps: of a block.
     """
 
-    def __init__(self, code: PlaceWriter, way: str) -> None:
+    def __init__(self, code: PlaceWriter, way: str, warps: int = WARPS) -> None:
         """Begins with the instructions of a way."""
-        self.code = code
+        self.code, self.warps = code, warps
         tile = ProductTile(TILE_ROWS, TILE_COLUMNS, 1, 1)
         self.share = TensorShare(KernelNumbers(code, DTYPE), tile, way)
 
@@ -50,18 +51,20 @@ class TileWriter:
         depth: int,
         sides: Callable[[Value, Value], tuple[ChunkSide, ChunkSide]],
         store: Callable[[Value, Value, Value], None],
+        most: int = MOST_TILES,
     ) -> None:
         """Writes products of [rows, depth] and [depth, columns], whose tiles the warps share.
 
         sides: takes the first row and column of a tile; writes where both sides begin there.
         store: takes the row, the column and the number of each result of the lane.
+        most: tiles beside each other that have the same sides.
         """
         code = self.code
-        below, beside = tiles_together(rows, columns)
+        below, beside = tiles_together(rows, columns, self.warps, most)
         across = columns // (TILE_COLUMNS * beside)
         warp, lane = code.divided(code.thread, LANES)
         quad, place = code.divided(lane, 4)
-        with code.loop(warp, integer(rows // (TILE_ROWS * below) * across), WARPS) as task:
+        with code.loop(warp, integer(rows // (TILE_ROWS * below) * across), self.warps) as task:
             down, right_of = code.divided(task, across)
             row = code.multiplied(down, TILE_ROWS * below)
             column = code.multiplied(right_of, TILE_COLUMNS * beside)
@@ -105,10 +108,10 @@ class TileWriter:
         def number(k_there: int, more: int) -> Value:
             """Writes a load of a number, `more` rows on."""
             at = code.add(first_k, integer(k_there))
-            offset = code.add(code.multiplied(code.add(quad, integer(row + more)), side.row),
-                              code.multiplied(at, side.k))  # fmt: skip
+            own = code.add(quad, integer(row + more))
+            offset = code.add(code.multiplied(own, side.row), code.multiplied(at, side.k))
             value = code.read(F32, code.at(side.first, offset), 4)
-            return value if side.scale is None else code.fmul(value, side.scale(at))
+            return value if side.scale is None else code.fmul(value, side.scale(own, at))
 
         places = [(k_there, 8 * n) for k_there in (0, 4 * packed) for n in range(count)]
         terms = self.share.way.left if count == 2 else self.share.way.right

@@ -1,7 +1,7 @@
 """Elements: the code of one element of a value of an entry, as an expression of its operands' elements."""
 
 from collections.abc import Mapping
-from math import prod
+from math import gcd, prod
 from typing import Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.targets.cpu.writing.code import (
     REGISTER_TYPES,
     integer,
+    load_vector,
 )
 from stepnet.compiler.targets.cpu.writing.pointwise import POINTWISE, converted, pointwise
 from stepnet.compiler.targets.cuda.entries.places import Place, PlaceWriter
@@ -120,10 +121,17 @@ class ElementWriter:
     """Writer of elements: each is written once for each loop and place."""
 
     def __init__(
-        self, code: PlaceWriter, net: Net, sources: Mapping[int, Source], slots: Mapping[int, ValueSlot]
+        self,
+        code: PlaceWriter,
+        net: Net,
+        sources: Mapping[int, Source],
+        slots: Mapping[int, ValueSlot],
+        aligned: int = 1,
     ) -> None:
-        """Takes the net, the arrays that can be read, and the places of stored values, by node."""
-        self.code, self.net, self.sources, self.slots = code, net, sources, slots
+        """Takes the net, the arrays that can be read, and the places of stored values, by node; and the bytes
+        to which these arrays are known to be aligned.
+        """
+        self.code, self.net, self.sources, self.slots, self.aligned = code, net, sources, slots, aligned
         self.values, self.selections = dict[tuple[int, int], Value](), selections_of(net)
 
     def begin(self) -> None:
@@ -198,12 +206,15 @@ class ElementWriter:
 
     def read(self, source: Source, place: Place, row: RowOfThread) -> Value:
         """Writes a load of an element of an array."""
-        code = self.code
-        index = place.flat
+        code, index, size = self.code, place.flat, np.dtype(source.dtype).itemsize
+        aligned = code.alignment(index, size, self.aligned)
         if source.by != "const":
             first = row.entry if source.by == "entry" else row.row
-            index = code.summed(code.multiplied(first, source.size), index)
-        return code.read_element(source.dtype, source.pointer, index)
+            index, aligned = (
+                code.summed(code.multiplied(first, source.size), index),
+                gcd(aligned, size * source.size),
+            )
+        return load_vector(code, source.dtype, 1, code.element(source.dtype, source.pointer, index), aligned)
 
     def selected(self, selection: RowChoice, place: Place, row: RowOfThread) -> Value:
         """Writes an element of a row of a value that another value selects."""

@@ -4,9 +4,9 @@ Nothing is computed for views: the place of an element of a view is turned into 
 its operand that it shows, by integer arithmetic on registers.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 from llvmlite import ir
@@ -15,6 +15,7 @@ from stepnet.compiler.net.ir import Node
 from stepnet.compiler.targets.cpu.writing.code import I1, I32, I64, integer
 from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.writer import KernelWriter
+from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
 Value = ir.Value
@@ -24,6 +25,48 @@ Shape = tuple[int, ...]
 def known_number(value: Value) -> int | None:
     """Returns an integer that is known when the code is written; None for others."""
     return int(value.constant) if isinstance(value, ir.Constant) else None
+
+
+@dataclass(frozen=True)
+class IndexSum:
+    """An index as a sum: of values, each times a factor, and of a constant.
+
+    {head: 64, piece: 2048} + 512, divided by 64     {head: 1, piece: 32} + 8, and 0 is left
+    {head: 1, piece: 32} + 8, divided by 8           {piece: 4} + 1, and {head: 1}, if there are up to 8 heads
+    """
+
+    factors: tuple[tuple[Value, int], ...] = ()
+    constant: int = 0
+
+    def plus(self, other: "IndexSum") -> "IndexSum":
+        """Returns the sum with another one."""
+        return IndexSum((*self.factors, *other.factors), self.constant + other.constant)
+
+    def times(self, by: int) -> "IndexSum":
+        """Returns it times a constant."""
+        return IndexSum(tuple((value, by * factor) for value, factor in self.factors), by * self.constant)
+
+    def divided(self, by: int, limits: Mapping[int, int]) -> "tuple[IndexSum, IndexSum] | None":
+        """Returns the quotient and the remainder of it and a constant; None if they are no such sums.
+
+        limits: what each value is less than, by its `id`; all are 0 or more.
+
+        >>> head, piece = integer(1), integer(2)
+        >>> index = IndexSum(((head, 1), (piece, 32)), 9)
+        >>> whole, rest = index.divided(8, {id(head): 7, id(piece): 16})
+        >>> [factor for _, factor in whole.factors], whole.constant
+        ([4], 1)
+        >>> [factor for _, factor in rest.factors], rest.constant
+        ([1], 1)
+        >>> index.divided(8, {id(head): 8, id(piece): 16})  # 7 + 1 is no remainder
+        >>> IndexSum(((head, -1),), 9).divided(8, {id(head): 7})
+        """
+        whole = tuple((value, factor // by) for value, factor in self.factors if factor % by == 0)
+        rest = tuple((value, factor) for value, factor in self.factors if factor % by)
+        constant, left = divmod(self.constant, by)
+        most = left + sum(factor * (limits[id(value)] - 1) for value, factor in rest)
+        is_rest = most < by and all(factor > 0 for _, factor in rest)
+        return (IndexSum(whole, constant), IndexSum(rest, left)) if is_rest else None
 
 
 class PlaceWriter(KernelWriter):
@@ -36,6 +79,34 @@ class PlaceWriter(KernelWriter):
         self.products = dict[int, tuple[int, int]]()
         self.divided_from = dict[tuple[tuple[int, int], int], Value]()
         self.tables = dict[tuple[str, bytes], Value]()
+        self.limits, self.sums = dict[int, int](), dict[int, IndexSum]()
+
+    def limited(self, value: Value, limit: int) -> Value:
+        """Returns an index of 0 or more that is known to be less than a limit: quotients of sums of such ones
+        are written as sums, where they are.
+        """
+        self.limits[id(value)], self.sums[id(value)] = limit, IndexSum(((value, 1),))
+        return value
+
+    def sum_of(self, value: Value) -> IndexSum | None:
+        """Returns an index as a sum of limited ones; None for others."""
+        known = known_number(value)
+        return self.sums.get(id(value)) if known is None else IndexSum((), known)
+
+    def alignment(self, index: Value, size: int, aligned: int) -> int:
+        """Returns the bytes to which a number of some bytes is aligned, by its index in an array that is so
+        itself.
+        """
+        terms = self.sum_of(index)
+        known = 1 if terms is None else gcd(terms.constant, *(factor for _, factor in terms.factors))
+        return max(size, gcd(aligned, size * known))
+
+    def written_sum(self, total: IndexSum) -> Value:
+        """Writes a sum of limited indices."""
+        found: Value = integer(total.constant)
+        for value, factor in total.factors:
+            found = self.summed(self.multiplied(value, factor), found)
+        return found
 
     def summed(self, a: Value, b: Value) -> Value:
         """Writes the sum of two indices. A quotient times its divisor plus the remainder is the dividend."""
@@ -45,7 +116,11 @@ class PlaceWriter(KernelWriter):
         left, right = known_number(a), known_number(b)
         if left is not None and right is not None:
             return integer(left + right)
-        return self.add(b, a) if left is not None else self.add(a, b)
+        made: Value = self.add(b, a) if left is not None else self.add(a, b)
+        sums = self.sum_of(a), self.sum_of(b)
+        if sums[0] is not None and sums[1] is not None:
+            self.sums[id(made)] = sums[0].plus(sums[1])
+        return made
 
     def multiplied(self, a: Value, by: int) -> Value:
         """Writes an index times a constant."""
@@ -54,6 +129,8 @@ class PlaceWriter(KernelWriter):
             return integer((known or 0) * by)
         product = self.mul(a, integer(by))
         self.products[id(product)] = id(a), by
+        if (its := self.sum_of(a)) is not None:
+            self.sums[id(product)] = its.times(by)
         return product
 
     def divided(self, a: Value, by: int) -> tuple[Value, Value]:
@@ -64,6 +141,8 @@ class PlaceWriter(KernelWriter):
             return integer(quotient), integer(rest)
         if by == 1:
             return a, integer(0)
+        if (its := self.sum_of(a)) is not None and (parts := its.divided(by, self.limits)) is not None:
+            return self.written_sum(parts[0]), self.written_sum(parts[1])
         key = self.block, id(a), by  # the instructions keep the index alive
         if key not in self.quotients:
             narrow = self.trunc(a, I32)

@@ -24,6 +24,12 @@ BESIDE = 64
 """The registers of a thread besides those of memories, twice, and of the inputs of steps ahead."""
 AHEAD = 1, 2, 4, 8
 """The steps whose inputs may be read ahead."""
+RESIDENT, SQUEEZED = 8, 1.3
+"""The blocks for which a multiprocessor may be asked to have room, and by what factor the registers that a
+thread takes by itself may be more than it then has: ptxas spills none of Mamba with 16 states, 164 in 128.
+"""
+MOST_REGISTERS = 254
+"""The most registers of a thread by the estimate."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ def registers(form: UnitForm, sequences: Collection[int]) -> int:
 def unit_choice(form: UnitForm, sequences: Collection[int], rows: int, device: DeviceFacts) -> UnitChoice:
     """Estimates the time of a way to run units. sequences: the inputs of steps. rows: the sequences."""
     facts, group = facts_of(device), form.blocks
-    together = max(1, device.registers // (registers(form, sequences) * THREADS))
+    kept = min(registers(form, sequences), device.registers // (form.resident * THREADS))
+    together = max(1, device.registers // (kept * THREADS))
     blocks = ceil(rows / form.rows) * group
     at_once = together * device.multiprocessors
     warps = min(together, ceil(blocks / device.multiprocessors)) * THREADS / LANES / SCHEDULERS
@@ -80,7 +87,13 @@ def unit_choices(
     fibers: UnitFibers, sequences: Collection[int], rows: int, device: DeviceFacts
 ) -> list[UnitChoice]:
     """Returns the ways to run units whose registers suffice, the fastest first: all have the same bits."""
-    forms = [UnitForm(fibers, *each) for each in product(lanes_of(fibers), AHEAD)]
-    fitting = [form for form in forms if registers(form, sequences) < 255 or form.ahead == 1]
+    forms = [UnitForm(fibers, *each) for each in product(lanes_of(fibers), AHEAD, (1, RESIDENT))]
+    squeezed = SQUEEZED * (device.registers // (RESIDENT * THREADS))
+    most = {1: MOST_REGISTERS, RESIDENT: min(MOST_REGISTERS, squeezed)}
+    fitting = [
+        form
+        for form in forms
+        if registers(form, sequences) <= most[form.resident] or form.ahead == form.resident == 1
+    ]
     found = [unit_choice(form, sequences, rows, device) for form in fitting]
     return sorted(found, key=lambda each: each.microseconds)

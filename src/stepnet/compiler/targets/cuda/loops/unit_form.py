@@ -25,12 +25,14 @@ class UnitForm:
     """The units of a step, and the threads that run them.
 
     lanes: the neighbouring lanes of a warp that share a unit: 1, 2 or 4. ahead: the steps whose inputs are
-    read ahead; 0 for as many as registers allow.
+    read ahead; 0 for as many as registers allow. resident: the blocks for whose registers a multiprocessor
+    must have room.
     """
 
     fibers: UnitFibers
     lanes: int = 1
     ahead: int = 0
+    resident: int = 1
 
     @property
     def threads_of_row(self) -> int:

@@ -91,7 +91,7 @@ class UnitLoopWriter(LoopWriter):
         )
         with code.when(is_unit):
             ahead = self.unit(group, place, unit)
-        made = code.finished(THREADS, 0, units.blocks)
+        made = code.finished(THREADS, 0, units.blocks, resident=units.resident)
         elements = f" of {max(self.fibers.lengths)} elements" if self.fibers.are_long else ""
         threads = "a thread" if units.lanes == 1 else f"{units.lanes} lanes"
         schedule = f"{threads} for each of {size} units{elements}, inputs read {ahead} steps ahead"

@@ -98,7 +98,7 @@ H100 = TensorFacts(
     },
     clusters={2: 66, 4: 30, 8: 15, 16: 7},
     crowd=0.3,
-    plain=PlainCost(warp=0.95e-3, scheduler=0.31e-3),
+    plain=PlainCost(warp=0.95e-3, scheduler=0.30e-3),
 )
 H200 = replace(H100, is_measured=False)
 A100 = H100.slower(1.98 / 1.41)
