@@ -12,13 +12,13 @@ around them, which is a kernel or two for all steps.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 import stepnet as sn
-from stepnet.compiler.plan import Planning
+from stepnet.compiler.plan import Plan, Planning
 from stepnet.compiler.targets.cuda import (
     COSTS,
     CudaEngine,
@@ -48,7 +48,8 @@ class MatrixCase:
     """A cell with its memory, the shapes of its inputs, and its parameters.
 
     vectors, states: how often the other kernels read or write a vector of each head, and the matrix of each
-        chunk. exponentials: of a step. back: vectors and states of the backward pass.
+        chunk. exponentials: of a step. back: vectors and states of the backward pass. further: its memories
+        besides the matrix, if it has some, by name.
     """
 
     name: str
@@ -60,6 +61,7 @@ class MatrixCase:
     states: int = 0
     exponentials: int = 0
     back: tuple[int, int] = (0, 0)
+    further: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     def others(self, rows: int, size: int = 4, is_back: bool = False) -> float:
         """Returns the least microseconds of a step of the other kernels. size: the bytes of a number."""
@@ -70,7 +72,8 @@ class MatrixCase:
 
     def model(self) -> sn.RNN:
         """Returns the recurrence, which knows its inputs."""
-        rnn = sn.RNN(self.step, self.params, memory=self.memory)
+        memory: Any = {"C": self.memory, **self.further} if self.further else self.memory
+        rnn = sn.RNN(self.step, self.params, memory=memory)
         rnn({name: np.zeros((1, 1, *shape), "f4") for name, shape in self.inputs.items()})
         return rnn
 
@@ -91,7 +94,8 @@ def cases() -> list[MatrixCase]:
     """Returns all cases. A gated delta rule moves k four times, v, w, u and the new v twice, q and the output
     once; linear attention k and v twice, q and the output once; Mamba-2 x, B and C twice and the output;
     gated linear attention q, k, v and its scores twice, g five times and the output; Kimi delta attention q,
-    k, three matrices of scores, w, u, the new v and the decayed k twice, g six times, v and the output.
+    k, three matrices of scores, w, u, the new v and the decayed k twice, g six times, v and the output; an
+    mLSTM what linear attention does, as its kernels fuse the rest.
 
     Backward, the states are computed again and written, and so are their cotangents; both are then read with
     all vectors and the cotangents of the outputs. A delta rule moves its corrections and their cotangents
@@ -101,6 +105,9 @@ def cases() -> list[MatrixCase]:
     made += [keyed("linear_attention", size, 6, (13, 4)) for size in (64, 128)]
     made += [keyed("gla", size, 14, (30, 5), of_keys="g") for size in (64, 128)]
     made += [keyed("kda", size, 26, (56, 4), "beta", "g") for size in (64, 128)]
+    for size in (64, 128):
+        further = {"n": (8, size), "m": (8,)}
+        made.append(replace(keyed("mlstm", size, 6, (13, 4), "i f"), further=further))
     ssd = {"x": (8, 64), "dt": (8,), "B": (1, 64), "C": (1, 64)}
     numbers = {"A": -np.ones(8, "f4"), "D": np.ones(8, "f4")}
     made.append(MatrixCase("mamba2 64", sn.cells.mamba2, (8, 64, 64), ssd, numbers, 7, 4, back=(19, 10)))
@@ -116,6 +123,22 @@ def cases() -> list[MatrixCase]:
 PLANNING = Planning(CudaEngine.pipeline, COSTS)
 
 
+def loop_time(plan: Plan, rows: int, facts: DeviceFacts, way: CudaPrecision) -> float:
+    """Returns the microseconds of a step of a loop; of one of which the target has no estimate, as of units
+    of one number, those of the bytes that it reads and writes.
+    """
+    estimated = loop_of(plan, rows, facts, CudaOptions(way)).microseconds
+    recur = plan.recurrence.recur
+    values = [*recur.sequences, *recur.outputs]
+    return estimated or rows * sum(4 * recur.body.type_of(number).size for number in values) / BYTES
+
+
+def forward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision) -> float:
+    """Returns the microseconds of a step of the loops of the forward pass."""
+    parts = rnn.program.schedule.planned(PLANNING).parts
+    return sum(loop_time(part.plan, rows, facts, way) for part in parts if part.plan is not None)
+
+
 def backward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision) -> float:
     """Returns the microseconds of a step of the backward pass in chunks: of its loops, and of decays."""
     halved = Halved.of(rnn.net, range(len(rnn.net.inputs)), chunks=TrainedChunks(facts.shared))
@@ -123,7 +146,7 @@ def backward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision
     schedule = halved.second.schedule.planned(PLANNING)
     for part in schedule.parts:
         if part.kind == "recurrence" and part.plan is not None:
-            total += loop_of(part.plan, rows, facts, CudaOptions(way)).microseconds
+            total += loop_time(part.plan, rows, facts, way)
         elif part.node is not None and part.node.operation == "decay_gradient":
             total += time_of_decays(schedule.net, part.node, rows, facts, way)
     return total
@@ -146,14 +169,13 @@ def table(is_back: bool = False) -> Iterator[str]:
         rnn = case.model()
         if is_back and not any(case.back):
             continue
-        plan = rnn.plan.planned(PLANNING)
         for rows in BATCHES:
             if is_back:
                 before = stepwise_time(rnn, rows, facts)
                 now = [backward_time(rnn, rows, facts, way) for way in WAYS]
             else:
                 before = time_of_blocks(rnn.plan, rows, facts)
-                now = [loop_of(plan, rows, facts, CudaOptions(way)).microseconds for way in WAYS]
+                now = [forward_time(rnn, rows, facts, way) for way in WAYS]
             least = [case.others(rows, size, is_back) for size in (4, 2)]
             numbers = [f"{time:.2f}" for time in (before, *now, *least)]
             yield f"| {case.name.replace('_', ' ')} | {rows} | " + " | ".join(numbers) + " |"

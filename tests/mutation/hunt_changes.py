@@ -67,6 +67,7 @@ TESTS: dict[str, Sequence[str]] = {
         ),
         ("tests/compiler/targets/cuda/test_chunks.py",),
     ),
+    "compiler/plan/passes/divide.py": ("tests/compiler/targets/cuda/test_divided.py",),
     "compiler/plan/groups.py": (
         "tests/model/test_nested.py",
         "tests/model/test_builder_nested.py",

@@ -22,8 +22,10 @@ from stepnet.compiler.net.ir import Builder, Net, Recur, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.load import FitsChunks, MatrixSizes
+from stepnet.compiler.plan.passes.divide import divide
 from stepnet.compiler.plan.passes.outward import Outward
 from stepnet.compiler.plan.passes.when import When, when_inside
+from stepnet.compiler.plan.schedule import is_nested
 from stepnet.compiler.values.records import dataclass
 
 
@@ -125,6 +127,7 @@ def with_cores(net: Net, fits: FitsChunks) -> tuple[Net, dict[int, CoreNode]]:
     """Returns a net in which each recurrence that can be trained in chunks is its core, with what is around
     it; and the cores, by the ids of their bodies.
     """
+    net = divided(net, fits)
     builder, copy_of, cores = Builder(), dict[int, int](), dict[int, CoreNode]()
     results = dict[int, list[int]]()
     for number, node in enumerate(net.nodes):
@@ -140,6 +143,17 @@ def with_cores(net: Net, fits: FitsChunks) -> tuple[Net, dict[int, CoreNode]]:
             cores[id(made.recur.body)] = made
             copy_of[number] = -1
     return builder.net(copy_of[result] for result in net.results), cores
+
+
+def divided(net: Net, fits: FitsChunks) -> Net:
+    """Returns a net whose memories have loops of their own where a matrix then can be trained in chunks."""
+
+    def refuse(recur: Recur) -> str:
+        """Returns why the recurrence of a matrix cannot; "" if it can."""
+        core = matrix_core(recur)
+        return core if isinstance(core, str) else ""
+
+    return net if is_nested(net) else divide(net, fits, refuse)
 
 
 def core_in_chunks(net: Net, number: int, fits: FitsChunks) -> MatrixCore | str:

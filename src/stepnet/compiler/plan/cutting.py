@@ -12,6 +12,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.compiler.plan.groups import Groups, is_plain, results_of, waves, windows_in_place
 from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.inner_sequences import why_in_parts
+from stepnet.compiler.plan.passes.divide import divide
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.passes.when import is_constant, known_once
@@ -29,10 +30,14 @@ def cut_of(traced: Net, lifted: Net | None, planning: Planning) -> Cut:
         else None.
     planning: the passes and costs of the engine for which the parts are planned.
     """
-    single = plan_of_all(traced, planning) if lifted is None else None
+    if lifted is not None:
+        return lifted, parts_of(lifted, planning)
+    fits = planning.costs.chunks
+    alone = traced if fits is None else divide(traced, fits)
+    single = plan_of_all(alone, planning)
     if single is not None:
-        return traced, (single_part(single),)
-    net = unloop(lift(traced)) if lifted is None else lifted
+        return alone, (single_part(single),)
+    net = unloop(lift(alone))
     return net, parts_of(net, planning)
 
 

@@ -174,6 +174,8 @@ class CostModel:
     find_pairs: finds the operations at pairs of steps that run as one part (`FindPairs` of `groups.py`); None
         if each is a part.
     inner: whether one plan runs a step that has sequences of its own. If not, such a step runs part by part.
+    chunks: tells why a matrix that is a memory does not run in chunks of steps, for which other memories are
+        divided from it; None if none does.
     """
 
     machine: Machine
@@ -181,6 +183,7 @@ class CostModel:
     blocks: BlockCosts
     find_pairs: Callable[[Net], Any] | None = None
     inner: bool = True
+    chunks: FitsChunks | None = None
 
 
 @dataclass(frozen=True)

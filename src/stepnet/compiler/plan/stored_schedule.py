@@ -76,7 +76,7 @@ def key_under(name: Any, planning: Planning) -> str | None:
     if not all(rewrite.__module__.startswith(OWN) for rewrite in planning.pipeline):
         return None
     passes = tuple((rewrite.__module__, rewrite.__qualname__) for rewrite in planning.pipeline)
-    costs = planning.costs.fibers, planning.costs.find_pairs is None
+    costs = planning.costs.fibers, planning.costs.find_pairs is None, planning.costs.chunks is None
     try:
         return digest(sources(*PLANNING), passes, *costs, *name)
     except NotUsableError:

@@ -16,6 +16,7 @@ import numpy as np
 
 from stepnet.compiler.grad.blocks import BlockChoice, block_choices
 from stepnet.compiler.grad.isolate_recurrences import IsolatedRecurrence, sections_around
+from stepnet.compiler.grad.matrix_adjoint import divided
 from stepnet.compiler.grad.sections import Section
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import STEPS, Type
@@ -47,6 +48,7 @@ def trained(
     costs: the costs of the engine that runs it. alone: why no steps are joined to blocks; "" if they may be.
     is_each: as of `Halved.of`.
     """
+    net = net if costs.chunks is None else divided(net, costs.chunks)
     choices = block_choices(net, costs, alone)
     texts = tuple(map(str, choices.values()))
     numbers = [number for number, choice in choices.items() if choice.size > 1]

@@ -192,7 +192,7 @@ def test_wrong_decays_do_not_reach_the_steps_before_them(wrong: float) -> None:
 
 
 def test_heads_of_an_mlstm_have_a_block_each() -> None:
-    """Its matrix decays by another memory, so its steps run one by one."""
+    """For 40 keys there are no chunks, so its steps run one by one."""
     chance, shapes = (
         np.random.default_rng(0),
         {"q": (4, 40), "k": (4, 40), "v": (4, 32), "i": (4,), "f": (4,)},

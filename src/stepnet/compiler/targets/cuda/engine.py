@@ -25,7 +25,7 @@ from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cuda.arrays.constants import CudaConstants
 from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
 from stepnet.compiler.targets.cuda.arrays.totals import total
-from stepnet.compiler.targets.cuda.chunked.sizes import TrainedChunks
+from stepnet.compiler.targets.cuda.chunked.sizes import TrainedChunks, sizes_without_chunks
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, DeviceFacts, allocated_by
 from stepnet.compiler.targets.cuda.driver.gpu import cuda_device
@@ -43,7 +43,11 @@ from stepnet.errors import DeviceError, InputError
 from stepnet.ragged.positions import LARGEST_KEY
 
 COSTS = CostModel(
-    CPU.machine, FiberCosts(10**9, CPU.fibers.long, CPU.fibers.larger, 10**9), CPU.blocks, inner=False
+    CPU.machine,
+    FiberCosts(10**9, CPU.fibers.long, CPU.fibers.larger, 10**9),
+    CPU.blocks,
+    inner=False,
+    chunks=sizes_without_chunks,
 )
 """The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements."""
 PASSES = (*PIPELINE[:2], centre, read_before, *PIPELINE[2:-1], together, *PIPELINE[-1:])

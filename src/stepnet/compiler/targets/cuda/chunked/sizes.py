@@ -22,6 +22,11 @@ def without_chunks(keys: int, values: int) -> str:
     return ""
 
 
+def sizes_without_chunks(sizes: MatrixSizes) -> str:
+    """Returns why a matrix of some sizes does not run in chunks, forward; "" if it does."""
+    return without_chunks(sizes.keys, sizes.values)
+
+
 @dataclass(frozen=True)
 class TrainedChunks:
     """Teller of why the gradient of a matrix does not run in chunks on a device.
