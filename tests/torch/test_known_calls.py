@@ -216,7 +216,7 @@ def test_what_hooks_see_between_values_are_zeros(rows: int) -> None:
     """And not what was in the memory before, by which a hash or a search for NaN would differ."""
     layer, x, seen = st.LSTM(5, 6), torch.randn(3, rows, 5), list[Any]()
     layer(x)
-    ((known,),) = [layer.__dict__[KNOWN].values()]
+    (((known, _),),) = [layer.__dict__[KNOWN].values()]
     if rows == 4:
         assert not known.small.further.make().any()
     else:

@@ -46,7 +46,7 @@ class OneArray:
         is_short, size = joint.bytes <= ZEROED, joint.bytes // dtype.itemsize
         self.make = partial(np.zeros, size, dtype) if is_short else maker_of(((size,), dtype))
         ends = [start + bytes_of(spec) for start, spec in zip(self.starts, specs, strict=True)]
-        gaps = zip(ends, [*self.starts[1:], joint.bytes], strict=True)
+        gaps = zip(ends, [*self.starts, joint.bytes][1:], strict=True)
         places = [slice(end // dtype.itemsize, start // dtype.itemsize) for end, start in gaps]
         self.gaps = [] if is_short else places
 
