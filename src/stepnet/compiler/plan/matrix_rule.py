@@ -13,6 +13,7 @@ are products of matrices:
 Whether a value is the same for all keys, or for all values, follows from labels (`labels.py`).
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from math import prod
 
@@ -137,7 +138,7 @@ class RuleFinder:
         for number, node in enumerate(self.body.nodes):
             if not self.late.isdisjoint(node.inputs):
                 self.late.add(number)
-        require(is_plain(self.body), "it has products, tables, scans or joined values")
+        require(is_plain(self.body, self.late), "it has products, tables, scans or joined values")
         types = [type_ for n in self.late for type_ in self.body.nodes[n].types]
         require(all(type_.dtype == FLOAT for type_ in types), f"it does not compute in {FLOAT}")
         self.labels = labels_of(self.body)
@@ -349,12 +350,14 @@ def require(holds: bool, otherwise: str) -> None:
         raise OtherFormError(otherwise)
 
 
-def is_plain(body: Net) -> bool:
+def is_plain(body: Net, numbers: Collection[int] | None = None) -> bool:
     """Tells whether each element of a step's values is an expression of others: elementwise, or a sum, a
     maximum or a minimum; not a product with a matrix, a table, a scan, or part of a concatenation.
+
+    numbers: the nodes to look at; all by default.
     """
     return all(
         (node.kind in ("pointwise", "reduce", "source") or node.is_view or node.operation == "expand")
         and node.operation != "argmax"
-        for node in body.nodes
+        for node in (body.nodes if numbers is None else map(body.nodes.__getitem__, numbers))
     )

@@ -66,6 +66,11 @@ def spelled(**options: Any) -> sn.RNN:
     return sn.RNN(own_spelling, {"scale": np.full((HEADS, VALUES), 0.5, "f4")}, memory=SPELLED, **options)
 
 
+def projected(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+    """The cell of the library behind its projections, which the step computes."""
+    return sn.cells.mlstm({name: (x @ p[name]).reshape(-1, *shape) for name, shape in SHAPES.items()}, memory)
+
+
 def as_dict(outputs: Any) -> Arrays:
     """Outputs by name."""
     found = outputs if isinstance(outputs, dict) else {"h": outputs}
@@ -156,9 +161,18 @@ def flagged(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
     return y, {**after, "on": x["f"][:, 0] > 0}
 
 
+def rotated(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+    """Turns queries by constant angles, as rotary embeddings do."""
+    angles = np.linspace(0.1, 1, KEYS // 2, dtype="f4")
+    left, right = x["q"][..., : KEYS // 2], x["q"][..., KEYS // 2 :]
+    turned = left * np.cos(angles) - right * np.sin(angles), right * np.cos(angles) + left * np.sin(angles)
+    return sn.cells.mlstm({**x, "q": np.concatenate(turned, -1)}, memory)
+
+
 @pytest.mark.parametrize(
     ("step", "memory"),
     [
+        (rotated, MEMORY),
         (reads_back, {"C": (HEADS, KEYS, VALUES), "m": (HEADS,)}),
         (two_matrices, {"C": (HEADS, KEYS, VALUES), "m": (HEADS, KEYS, VALUES)}),
         (counted, MEMORY),
@@ -196,3 +210,32 @@ def test_gradients_of_divided_recurrences_run_in_chunks(options: dict[str, Any])
     for name, found in gradients(rnn, ENGINE, "f4", **options).items():
         assert_close(found, right[name], max(LENGTHS), SIZE)
     assert TRAINED in " ".join(str(sn.vjp(rnn).explain(engine=ENGINE, rows=16, steps=64)).split())
+
+
+def linear_with_projections(x: Any, C: Any, p: Any) -> tuple[Any, Any]:
+    """Linear attention whose projections are in the step."""
+    q, k, v = ((x @ p[name]).reshape(-1, *SHAPES[name]) for name in "qkv")
+    C = 0.9 * C + k[..., None] * v[..., None, :]
+    return (C * q[..., None]).sum(-2), C
+
+
+def with_weights(step: Any, memory: Any, dtype: str) -> sn.RNN:
+    """A recurrence whose parameters are those of projections of 8 inputs."""
+    weights = values({name: (int(np.prod(shape)),) for name, shape in SHAPES.items()}, 8, dtype=dtype)
+    return sn.RNN(step, {name: each / 4 for name, each in weights.items()}, memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("step", "memory"), [(projected, MEMORY), (linear_with_projections, (HEADS, KEYS, VALUES))]
+)
+def test_projections_inside_a_step_leave_it_and_the_matrix_runs_in_chunks(step: Any, memory: Any) -> None:
+    rnn, x = with_weights(step, memory, "f4"), values({"x": (8,)}, 2, 20)["x"]
+    (right, _), behind = sn.vjp(with_weights(step, memory, "f8"))(x.astype("f8"), engine="interpret")
+    (found, _), backward = sn.vjp(rnn)(x, engine=ENGINE)
+    assert CHUNKS in said(rnn)
+    assert_close(found, right, 20, SIZE)
+    assert TRAINED in " ".join(str(sn.vjp(rnn).explain(engine=ENGINE, rows=16, steps=64)).split())
+    seed = np.cos(right)
+    gradients, true = backward(seed.astype("f4")), behind(seed)
+    assert_close(gradients.inputs, true.inputs, 20, SIZE)
+    assert_close(gradients.params["k"], true.params["k"], 40, SIZE)

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from stepnet.compiler.net.cut import is_expensive
 from stepnet.compiler.net.ir import Builder, Net, Recur, ancestors
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.load import FitsChunks, MatrixSizes
-from stepnet.compiler.plan.matrix_rule import FLOAT, matrix_rule
+from stepnet.compiler.plan.matrix_rule import FLOAT, is_plain, matrix_rule
 from stepnet.compiler.plan.passes.read_before import with_early_reads
 from stepnet.compiler.plan.passes.rewrite import rewritten
 from stepnet.compiler.values.records import dataclass
@@ -106,6 +107,9 @@ def loops_of(recur: Recur, fits: FitsChunks) -> list[DividedLoop] | None:
     body, memories = recur.body, recur.memories
     types = [body.type_of(memory) for memory in memories]
     if any(node.operation == "index" for node in body.nodes):
+        return None
+    # Joined values, as of rotary embeddings, may stay in the loop, which then does not run in chunks.
+    if not is_plain(body, [n for n, node in enumerate(body.nodes) if not is_expensive(node)]):
         return None
     # A flag is no float: sequences that end early keep one loop.
     if len(memories) < 2 or not all(type_.dtype == FLOAT and type_.extent == ROWS for type_ in types):

@@ -22,7 +22,7 @@ Rows are a few numbers longer, so that the lanes of a warp read from different b
 from collections.abc import Sequence
 from math import ceil
 
-from stepnet.compiler.plan.matrix_rule import MatrixRead, MatrixRule, MatrixWrite, matrix_rule
+from stepnet.compiler.plan.matrix_rule import MatrixRead, MatrixRule, MatrixWrite, is_plain, matrix_rule
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.arrays.product_shares import TENSOR_WAYS
 from stepnet.compiler.targets.cuda.chunked.decay_form import begins_of
@@ -256,6 +256,8 @@ def chunk_forms(plan: Plan, facts: DeviceFacts, way: str) -> list[ChunkForm] | s
     rule = matrix_rule(plan.recurrence.recur)
     if isinstance(rule, str):
         return rule
+    if not is_plain(rule.body):
+        return "it has products, tables, scans or joined values"
     _, keys, values = rule.sizes
     if refused := without_chunks(keys, values):
         return refused
