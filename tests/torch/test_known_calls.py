@@ -247,6 +247,24 @@ def test_numbers_whose_memory_has_another_sign(wanted: bool) -> None:
         torch.testing.assert_close(*made, atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_zeros_that_have_no_memory(wanted: bool) -> None:
+    """PyTorch has such tensors for derivatives that are zero: as inputs and as cotangents."""
+    ours, theirs = (layers.GRU(2, 3, dtype=torch.float64) for layers in (st, torch.nn))
+    theirs.load_state_dict(ours.state_dict())
+    for _ in range(4):
+        made = list[list[Any]]()
+        for layer in (ours, theirs):
+            layer.zero_grad()
+            with torch.set_grad_enabled(wanted):
+                outputs, last = layer(torch._efficientzerotensor((2, 1, 2), dtype=torch.float64))
+            if wanted:
+                zeros = torch._efficientzerotensor(outputs.shape, dtype=torch.float64)
+                torch.autograd.backward([outputs, last], [zeros, torch.ones_like(last)])
+            made.append([outputs.detach(), *[p.grad for p in layer.parameters() if wanted]])
+        torch.testing.assert_close(*made, atol=1e-12, rtol=1e-10)
+
+
 class TwoOutputs(torch.nn.Module):
     """A cell of two outputs and a setting, whose biases are added and cut in two."""
 

@@ -48,7 +48,8 @@ class Executables(Generic[Kind]):
         none. An interrupt, or an error while a call is prepared, may leave it empty.
     counts: the number of calls of the latest forms for which nothing is prepared, or free.
 
-    There is no lock: each change of a list or a dictionary is atomic.
+    There is no lock: each change of a list or a dictionary is atomic, and so is a copy. To list items is not,
+    as the collector may run in the middle.
     """
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ def evict_oldest() -> None:
     At most `MOST_FORMS`**2 of them remain.
     """
     held = 0
-    for key, (owner, size) in tuple(RECENT.items()):
+    for key, (owner, size) in RECENT.copy().items():
         if owner() is None:
             RECENT.pop(key, None)
         else:
@@ -144,7 +145,7 @@ def evict_oldest() -> None:
         held -= size
         if (cache := owner()) is not None:
             gone = cache.idle.pop(oldest, None)
-            for form, idle in tuple(cache.idle.items()):  # several forms may have one entry
+            for form, idle in cache.idle.copy().items():  # several forms may have one entry
                 if idle is gone:
                     cache.idle.pop(form, None)
 
@@ -153,7 +154,7 @@ def forget_taken() -> None:
     """Forgets, in a forked process, the forms (cache keys) whose prepared calls were in use: the threads that
     would give them back exist only in the parent. They are counted and prepared again.
     """
-    for (_, form), (owner, _) in tuple(RECENT.items()):
+    for (_, form), (owner, _) in RECENT.copy().items():
         if (cache := owner()) is not None and not cache.idle.get(form, True):
             cache.idle.pop(form, None)
 

@@ -283,7 +283,7 @@ class Calls(Executables[CallExecutable[Kind]]):
         """
         layout, rows, *_ = form
         call = widened(call, LAYOUTS[layout], rows)
-        for other, idle in tuple(self.idle.items()):
+        for other, idle in self.idle.copy().items():
             same = other[:2] == form[:2] and other[3:] == form[3:]
             if same and any(each.prepared.suits(call.positions) for each in tuple(idle)):
                 put_latest(self.idle, form, idle, MOST_FORMS)

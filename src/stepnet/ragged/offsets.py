@@ -10,6 +10,7 @@ from stepnet.compiler.values.arguments import (
     array_of,
     checked_integer,
     is_jax_array,
+    is_masked,
     refuse_jax_array,
     short_repr,
 )
@@ -111,7 +112,7 @@ def checked_values(values: Any, name: str) -> Array:
         raise InputError(
             f"{name} must be a NumPy array, not {_kind(values)}; lists go through Ragged.from_list"
         )
-    if isinstance(values, np.ma.MaskedArray):
+    if is_masked(values):
         raise InputError(f"{name} is a masked array; leave the masked steps out, or give .filled(...)")
     return _checked_numbers(np.asarray(cast("Array", values)), name)
 

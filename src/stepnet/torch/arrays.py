@@ -138,13 +138,21 @@ class Lent:
         return IN_HOST_MEMORY
 
 
+def in_memory(tensor: Any) -> Any:
+    """Returns a tensor of the same numbers without a gradient, whose memory has them: parts of complex
+    conjugates have those of the other sign, and zeros in derivatives of PyTorch have none.
+    """
+    plain = tensor.detach().resolve_neg()
+    return plain.clone() if plain._is_zerotensor() else plain
+
+
 def array_of(tensor: Any) -> Array:
     """Returns a tensor's numbers as a C-contiguous array, without a copy if the tensor is contiguous.
 
     Raises `InputError` for a tensor that consists of others.
     """
     check_plain(tensor)
-    plain = tensor.detach().resolve_neg()
+    plain = in_memory(tensor)
     if tensor.dtype is torch.bfloat16:  # which NumPy has by ml_dtypes, and PyTorch does not convert
         return array_of(plain.view(torch.int16)).view(BFLOAT16)
     return plain.contiguous().numpy()
@@ -157,7 +165,7 @@ def view_of(tensor: Any) -> Array:
     `InputError` for a tensor that consists of others.
     """
     check_plain(tensor)
-    plain = tensor.detach().resolve_neg()
+    plain = in_memory(tensor)
     if tensor.dtype is torch.bfloat16:
         return view_of(plain.view(torch.int16)).view(BFLOAT16)
     return np.from_dlpack(Lent(plain.contiguous()))
@@ -165,9 +173,11 @@ def view_of(tensor: Any) -> Array:
 
 def borrowed(tensor: Any, dtype: str) -> Array | None:
     """Views a tensor's numbers as an array that does not keep their memory: it may be used as long as the
-    tensor has this memory. None for a tensor of another dtype, with gaps, or of numbers with another sign.
+    tensor has this memory. None for a tensor of another dtype, with gaps, of numbers with another sign, or of
+    zeros without memory.
     """
-    if str(tensor.dtype) != f"torch.{dtype}" or not tensor.is_contiguous() or tensor.is_neg():
+    is_dense = tensor.is_contiguous() and not tensor.is_neg() and not tensor._is_zerotensor()
+    if str(tensor.dtype) != f"torch.{dtype}" or not is_dense:
         return None
     size = tensor.numel() * tensor.itemsize
     memory = (ctypes.c_char * size).from_address(tensor.data_ptr())

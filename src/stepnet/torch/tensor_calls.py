@@ -101,6 +101,7 @@ class SmallCall(NamedTuple):
     forms: the shape and dtype of each tensor that a call saves.
     floats, like: the positions of the results, and their shapes, dtypes and devices.
     zeros: cotangents of results that get none, by position.
+    missing: the number of inputs that calls do not give.
     """
 
     first: AddressedNet
@@ -115,6 +116,7 @@ class SmallCall(NamedTuple):
     floats: Sequence[int]
     like: list[Any]
     zeros: dict[int, Any]
+    missing: int
 
     @classmethod
     def of(
@@ -147,7 +149,7 @@ class SmallCall(NamedTuple):
         forms = [*map(form_of, [*tensors, *saved])]
         like_results = [*map(like_of, results)]
         every = first, second, results, gradients, places, further, held, kept, forms
-        return cls(*every, range(len(results)), like_results, {})
+        return cls(*every, range(len(results)), like_results, {}, sum(missing))
 
     def forward(self, call: "TensorCall", tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Runs the forward pass; returns the module's results, and the saved tensors."""
@@ -158,8 +160,10 @@ class SmallCall(NamedTuple):
             *[begins[place] + start for place, start in self.places],
             *[begin + start for start in self.further.starts],
         ]
-        if not self.first([0 if each is None else each.data_ptr() for each in dense], made):
-            # No call is prepared, or none is free: runs on arrays, and copies what it makes.
+        given = [0 if each is None else each.data_ptr() for each in dense]
+        if given.count(0) > self.missing or not self.first(given, made):
+            # No call is prepared, or none is free, or a tensor has no memory of its own: runs on arrays, and
+            # copies what it makes.
             tensors = run_forward(call.passes, call.positions, call.layout.flat(tensors))
             for address, array in zip(made, map(array_of, tensors), strict=True):
                 ctypes.memmove(address, array.ctypes.data, array.nbytes)

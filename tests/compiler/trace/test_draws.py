@@ -9,9 +9,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -243,3 +246,35 @@ def test_a_trace_function_of_a_debugger_is_put_back():
     with pytest.raises(StepError, match="draws random numbers"):
         sn.RNN(step_of(lambda: random.random()), WEIGHTS, memory=3, inputs=3)
     assert sys.gettrace() is before
+
+
+@pytest.mark.parametrize(("times", "refused"), [(3, False), (99, True)])
+def test_draws_of_another_thread_may_come_in_several_traces(times: int, refused: bool) -> None:
+    """A step that draws itself does so in each of its traces."""
+    traces, over = list[None](), threading.Event()
+    waiting = threading.Thread(target=over.wait)
+    waiting.start()
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        traces.append(None)
+        if len(traces) <= times:
+            other = threading.Thread(target=np.random.random)
+            other.start()
+            other.join()
+        return h, np.tanh(x @ p["W"] + h)
+
+    with pytest.raises(StepError, match="draws random numbers") if refused else nullcontext():
+        sn.RNN(step, {"W": WEIGHTS}, memory=3)(np.ones((1, 2, 3), "float32"))
+    over.set()
+    waiting.join()
+
+
+@pytest.mark.parametrize("name", ["torch", "torch.random", "numpy.random"])
+def test_a_module_that_another_thread_is_importing_is_left_alone(name: str) -> None:
+    """To read an attribute of it may import its other parts: a deadlock with the thread that imports them."""
+    begun: Any = ModuleType(name)
+    begun.__spec__ = SimpleNamespace(_initializing=True)
+    with patch.dict(sys.modules, {name: begun}):
+        rnn = sn.RNN(lambda x, h, p: (h, np.tanh(x @ p["W"] + h)), {"W": WEIGHTS}, memory=3)
+        _, final = rnn(np.ones((1, 2, 3), "float32"))
+    assert final.shape == (1, 3)

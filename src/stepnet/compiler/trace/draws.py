@@ -8,6 +8,7 @@ traced twice too: both nets are to be equal.
 """
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
@@ -18,6 +19,7 @@ from typing import Any, TypeVar, cast
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.trace.lines import PYTHON, is_users, line_of
 from stepnet.compiler.trace.reads import Reads, is_installed, names_in, numbers_known, reads_of
+from stepnet.compiler.values.arguments import imported
 from stepnet.errors import StepError
 
 Result = TypeVar("Result")
@@ -52,6 +54,8 @@ MODE = (
     "the step calls torch.{}(), whose result in a trace may differ from that in a call: call it "
     "before, and give what depends on it as a static, or make it an attribute of the module"
 )
+TRIES = 5
+"""The most traces of a step in which other threads may draw random numbers, before it is refused for them."""
 ASKED: dict[tuple[str, str], tuple[frozenset[str], str]] = {
     ("os", "urandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
     ("os", "getrandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
@@ -124,8 +128,7 @@ def generators(reads: Reads) -> dict[str, State]:
     states: dict[str, State] = {name: partial(state_in, *owner_path) for name, owner_path in GLOBAL.items()}
     for name, value in reads.values.items():
         for module, kind, attributes in HELD:
-            loaded = sys.modules.get(module)
-            if loaded is not None and isinstance(value, getattr(loaded, kind)):
+            if isinstance(value, getattr(imported(module), kind, ())):
                 if attributes:
                     states[f"`{name}`"] = partial(states_of, value, attributes, module)
                 break
@@ -133,10 +136,10 @@ def generators(reads: Reads) -> dict[str, State]:
 
 
 def state_in(module: str, function: str) -> Any:
-    """Reads the state of a module's global random generator; None if the module is not imported. function:
-    the name of the module's function that returns the state.
+    """Reads the state of a module's global random generator; None if the module is not imported, or is being
+    imported. function: the name of the module's function that returns the state.
     """
-    loaded = sys.modules.get(module)
+    loaded = imported(module)
     return None if loaded is None else state_of(loaded, function, module)
 
 
@@ -190,24 +193,30 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
     """Traces a step (calls it on placeholders and records its operations) again, with a check of the
     generators after each line, to find the line that draws. Raises `StepError` with this line.
 
-    Returns the result of this trace if no line draws: then another thread had drawn during the first one.
+    Returns the result of the first trace in which no line draws: then another thread had drawn during those
+    before. While there are other threads, it tries several times.
     """
-    watch = Watch(states)
-    outside = sys.gettrace()
-    sys.settrace(watch.enter)
-    try:
-        result = trace()
-    finally:
-        sys.settrace(outside)
-    watch.compare()
-    if watch.found or (watch.line is None and watch.drawn()):
+    drawn, line = "", ""
+    for tried in range(TRIES):
+        if tried and threading.active_count() == 1:
+            break
+        watch = Watch(states)
+        outside = sys.gettrace()
+        sys.settrace(watch.enter)
+        try:
+            result = trace()
+        finally:
+            sys.settrace(outside)
+        watch.compare()
         # The lines of a step from an installed package are not followed.
-        drawn, line = watch.found or (watch.drawn()[0], "")
-        raise StepError(
-            f"the step draws random numbers from {drawn}, and a trace would have the same ones at every "
-            f"step: {ADVICE}" + (f"\n  at {line}" if line else "")
-        )
-    return result
+        others = watch.drawn() if watch.line is None else []
+        if not watch.found and not others:
+            return result
+        drawn, line = watch.found or (others[0], "")
+    raise StepError(
+        f"the step draws random numbers from {drawn}, and a trace would have the same ones at every "
+        f"step: {ADVICE}" + (f"\n  at {line}" if line else "")
+    )
 
 
 class Watch:
@@ -271,7 +280,7 @@ class DrawGuard:
         """
         self.messages = dict[int, str]()
         for (module, name), (ways, message) in ASKED.items():
-            function = getattr(sys.modules.get(module), name, None)
+            function = getattr(imported(module), name, None)
             if function is not None and not ways.isdisjoint(names):
                 self.messages[id(function)] = message
         self.found, self.outside = "", sys.getprofile()

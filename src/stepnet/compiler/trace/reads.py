@@ -27,7 +27,7 @@ import numpy as np
 
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.trace.lines import INSTALLED
-from stepnet.compiler.values.arguments import is_jax_array, is_tensor
+from stepnet.compiler.values.arguments import imported, is_jax_array, is_tensor
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 
@@ -498,8 +498,8 @@ def numbers_known() -> Generator[None]:
     """Context in which the values of PyTorch's tensors can be read, even inside PyTorch's own traces and
     transforms, where they otherwise cannot.
     """
-    torch: Any = sys.modules.get("torch")
-    if torch is None:  # it is not imported
+    torch = imported("torch")
+    if torch is None:
         yield
         return
     with torch._C._DisableFuncTorch(), torch.utils._python_dispatch._disable_current_modes():

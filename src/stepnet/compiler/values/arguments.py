@@ -74,8 +74,24 @@ def is_integer(value: Any) -> bool:
 
 def is_module(value: Any) -> bool:
     """Tells whether a value is a module of PyTorch, without loading PyTorch."""
-    torch: Any = sys.modules.get("torch.nn")
-    return torch is not None and isinstance(value, torch.Module)
+    return isinstance(value, getattr(sys.modules.get("torch.nn"), "Module", ()))
+
+
+def imported(name: str) -> Any:
+    """Returns a module that the program has imported; None while another thread is importing it, or the
+    package that it is in: to read its attributes could then import other parts of it, and end in a deadlock.
+    """
+    package = sys.modules.get(name.partition(".")[0])
+    module = package and sys.modules.get(name)
+    begun = (getattr(getattr(each, "__spec__", None), "_initializing", False) for each in (package, module))
+    return None if any(begun) else module
+
+
+def is_masked(value: Any) -> bool:
+    """Tells whether a value is a masked array, without loading NumPy's module of these: a process forked
+    meanwhile would wait for it for ever.
+    """
+    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 # ---- one thing ---------------------------------------------------------------------------------------------
@@ -353,7 +369,7 @@ def array_of(value: Any, what: str) -> Array:
     """
     if type(value) is np.ndarray:
         return value
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise InputError(
             f"{what} is a masked array, and its mask would be lost; give .filled(...), and beside it mask= "
             "where steps are to be left out"

@@ -1,6 +1,7 @@
 """Memory for machine code: zeroed where it is promised, apart, and used again."""
 
 import ctypes
+import gc
 import mmap
 
 import numpy as np
@@ -17,6 +18,7 @@ from stepnet.compiler.targets.cpu.machine.memory import (
     aligned,
     data_offset,
     items_offset,
+    maker_of,
 )
 from stepnet.errors import LibraryError
 
@@ -49,6 +51,25 @@ def test_no_more_is_kept_than_it_may() -> None:
     assert pool.take(2**16) is large
     pool.give_back(larger)
     assert pool.take(2**17) is not larger
+
+
+def test_memory_comes_back_while_the_collector_deletes_arrays() -> None:
+    """The collector may run in the middle of a listing of what the pool has."""
+    large = 3 * 2**19
+    before, held, tries = gc.get_threshold(), list[list[tuple[int, object]]](), 20
+    for pages in range(100):
+        POOL.give_back(aligned(4096 * (1 + pages)))
+    try:
+        gc.set_threshold(60)
+        for number in range(tries):
+            held.append([(number, object()) for _ in range(3000)])  # no tuple is left that Python would reuse
+            cycle: list[object] = [maker_of(((large * (8 + number) // 8,), "uint8"))()]
+            cycle.append(cycle)
+            del cycle
+            POOL.give_back(aligned(4096))
+    finally:
+        gc.set_threshold(*before)
+    assert len(held) == tries
 
 
 def test_arrays_together_have_their_shapes_and_share_no_numbers() -> None:

@@ -181,7 +181,8 @@ class Pool:
     True
     """
 
-    # Each change of a list or dictionary is atomic, so no lock is needed.
+    # Each change of a list or dictionary is atomic, and so is a copy, so no lock is needed. To list the items
+    # of a dictionary is not: the collector may run in the middle, and arrays that go give memory back.
 
     def __init__(self, most: int, worth_huge: int = WORTH_HUGE) -> None:
         """Makes an empty pool; the arguments are the attributes of the class."""
@@ -204,7 +205,7 @@ class Pool:
     def give_back(self, *memory: Array) -> None:
         """Puts unused arrays into the pool of memory, for reuse. The pool stays below its limit in bytes."""
         for array in memory:
-            if array.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
+            if array.nbytes + sum(size * len(kept) for size, kept in self.free.copy().items()) > self.most:
                 self.free = {}
             if array.nbytes <= self.most:
                 self.free.setdefault(array.nbytes, []).append(array)

@@ -84,7 +84,7 @@ def whole_lines(size: int) -> int:
 
 def numbers_at(address: int, count: int) -> Array:
     """Returns the `count` 64-bit integers at an address as an array on the same memory."""
-    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
+    return np.frombuffer(memoryview((ctypes.c_int64 * count).from_address(address)), np.int64)
 
 
 class Done(NamedTuple):

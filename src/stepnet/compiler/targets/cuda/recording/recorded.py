@@ -97,7 +97,7 @@ RECORDED: "OrderedDict[Key, NotedCall | str]" = OrderedDict()
 def keep(key: Key, call: NotedCall | str) -> None:
     """Keeps a recorded call, and forgets the oldest ones beyond `MOST_BYTES` and `MOST_CALLS`."""
     RECORDED[key] = call
-    held = sum(each.bytes for each in tuple(RECORDED.values()) if isinstance(each, NotedCall))
+    held = sum(each.bytes for each in RECORDED.copy().values() if isinstance(each, NotedCall))
     while len(RECORDED) > MOST_CALLS or held > MOST_BYTES:
         try:
             _, gone = RECORDED.popitem(last=False)
