@@ -154,7 +154,7 @@ class CallBlock:
         block = block_of([*first, *self.turns], self.reach, self.processor)
         block.words[TYPE], block.words[TYPE + 1], block.words[TYPE + 2] = 0, records.itemsize, 0
         pack, memory, begin = Struct("8xq" * count).pack_into, view(records).cast("B"), pointer(listed)
-        block.tables += [items, listed]
+        block.tables += [items, listed, *fixed]
 
         def run(addresses: Sequence[int]) -> bool:
             """Writes the addresses to the records, and runs the call on these."""
