@@ -6,6 +6,7 @@ computation: a process forked in the meantime would wait for it for ever.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, overload
 
 Value = TypeVar("Value")
@@ -56,6 +57,12 @@ def put_latest(entries: OrderedDict[Any, Any], key: Any, value: Any, most: int =
     """
     entries[key] = value
     while len(entries) > most:
+        drop_oldest(entries)
+
+
+def drop_oldest(entries: OrderedDict[Any, Any]) -> None:
+    """Removes the oldest entry of a cache, unless other threads have removed all since it had one."""
+    with suppress(KeyError):
         entries.popitem(last=False)
 
 

@@ -5,8 +5,10 @@ import gc
 import os
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Generator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -313,6 +315,23 @@ def test_a_function_of_python_keeps_its_machine_code() -> None:
     del start
     gc.collect()
     assert held() is None
+
+
+class Emptied(OrderedDict[str, Any]):
+    """A cache whose entries other threads remove just before one is removed here."""
+
+    def popitem(self, last: bool = True) -> tuple[str, Any]:
+        """Removes all, and then the last one."""
+        self.clear()
+        return super().popitem(last)
+
+
+def test_plans_that_other_threads_have_removed_are_no_error() -> None:
+    plans, plan = CompiledPlans(0), cast("Any", SimpleNamespace(bytes=1))
+    plans.entries = Emptied()
+    for key in "ab":
+        plans.put(key, plan)
+    assert not plans.entries
 
 
 def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():

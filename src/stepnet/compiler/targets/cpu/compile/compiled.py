@@ -18,7 +18,7 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import Axis, Field, InnerArray, RowSource
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.products.constants import Constants
-from stepnet.compiler.values.once import computed_once
+from stepnet.compiler.values.once import computed_once, drop_oldest
 from stepnet.compiler.values.records import dataclass
 
 MOST_BYTES = 32 * 2**20
@@ -146,8 +146,9 @@ class CompiledPlans:
         then too large, removes the plans whose last use is longest ago.
         """
         self.entries[key] = entry
+        # To copy is atomic; to list entries is not, as the collector may run in the middle.
         while (
-            sum(entry.bytes for entry in tuple(self.entries.values())) > self.max_bytes
+            sum(entry.bytes for entry in self.entries.copy().values()) > self.max_bytes
             and len(self.entries) > 1
         ):
-            self.entries.popitem(last=False)
+            drop_oldest(self.entries)
