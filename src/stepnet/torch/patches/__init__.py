@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from stepnet.compiler.values.entry_points import installed, load_object
+from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 
 
@@ -73,6 +74,7 @@ def patches() -> tuple[Patch, ...]:
     Returns them in the order in which they are asked about a layer. Raises `LibraryError` if the patch of a
     package cannot be imported.
     """
-    own = [import_module(module).PATCH for module in PATCHES.values()]
+    with IMPORTS:  # a forked child would wait for an import for ever
+        own = [import_module(module).PATCH for module in PATCHES.values()]
     others = [load_object(point, "patch") for name, point in installed(GROUP).items() if name not in PATCHES]
     return tuple(cast("list[Patch]", [*own, *others]))
