@@ -197,13 +197,15 @@ class Standing:
                 "[batch, time, features] or [time, batch, features]"
             )
 
-    def results(self, sequences: Any, states: list[Any], statics: list[Any], graph: bool) -> list[Any]:
+    def results(
+        self, sequences: Any, states: list[Any], statics: list[Any], graph: bool, found: None
+    ) -> list[Any]:
         """Replaces `Recurrence.results` in a trace: adds a graph node. Returns the outputs, then the last
         memories, as tensors of the graph.
 
         sequences: the sequences of the call; a `PackedSequence` raises `StepError`. states, statics: the
-            initial memories (empty for zeros) and the values for all steps, a tensor for each. graph: is not
-            read.
+            initial memories (empty for zeros) and the values for all steps, a tensor for each. graph, found:
+            are not read.
         """
         module, data = self.module, sequences.data
         if sequences.place.tensors:
