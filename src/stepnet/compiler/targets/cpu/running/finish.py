@@ -154,7 +154,8 @@ class FinishCall:
                 self.where.setdefault(number, ("totals", place))
         late = *self.plan.reduced, *self.plan.total
         by_code, self.functions = {number for number in late if number in finish.tasks}, None
-        self.sums = contract_sums(net, by_code)
+        # The gradients of one sequence alone have the bits of those that each of several has for itself.
+        self.sums = contract_sums(net, by_code) if self.positions.rows > 1 else {}
         between = {each.between for each in self.sums.values()}
         apart = by_code - between - {each.number for each in self.sums.values()}
         self.tasks = {numbers: self.task(numbers) for numbers in joined(net, apart)}
