@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.targets import AtAddresses, Call, Order
+from stepnet.compiler.targets import AtAddresses, Call, Order, Spec
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, bytes_of, maker_of
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.once import computed_once
@@ -22,7 +22,6 @@ from stepnet.model.program import NetProgram
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-Spec = tuple[tuple[int, ...], str]
 GIVEN = np.zeros(0)
 """Stands for an array of which a call gives the address."""
 ZEROED = 2**15
