@@ -186,7 +186,7 @@ class CudaKernel:
         return CudaConstants(self.memory, net, once, frozenset(read.intersection(once)))
 
     def bind(self, parameters: Sequence[Array]) -> "BoundPlan":
-        """Puts the parameters, in the net's order, and what is computed from them alone on the device."""
+        """Copies the parameters, in the net's order, to the device, and computes the constants there."""
         return BoundPlan(self, constants_of(self, parameters))
 
 
@@ -491,7 +491,7 @@ class PlanRun:
         return Results(*(cast("list[Array]", arrays) for arrays in (outputs, rows, totals)))
 
     def at_rows(self, values: DeviceArray, rows: Any) -> DeviceArray:
-        """Returns values of some rows as those of all rows, with zeros for the others."""
+        """Scatters the values of some rows into an array of all rows; the other rows are zeros."""
         made = self.memory.zeros((self.call.positions.rows, *values.shape[1:]), values.dtype)
         self.memory.write(made, rows, values)
         return made

@@ -197,7 +197,7 @@ def codes_of_stages(plan: Plan) -> dict[str, tuple[DeviceStage | ProductCode, ..
 
 
 def needed_by_later(forms: dict[str, StageForm], name: str) -> set[int]:
-    """Returns the nodes that kernels and products read as arrays, of this stage and of later ones."""
+    """Returns the nodes that kernels and products of this stage and of later stages read as arrays."""
     names = list(EXTENTS)
     found = set[int]()
     for later in names[names.index(name) :]:
@@ -217,7 +217,7 @@ class StageWriter:
     """Writer of one kernel of a stage."""
 
     def __init__(self, form: StageForm, computed: set[int], writes: tuple[int, ...]) -> None:
-        """Takes the nodes that the kernel computes, and those that it writes."""
+        """Takes the nodes that the kernel computes (`computed`), and the nodes that it stores (`writes`)."""
         self.form, self.writes = form, writes
         self.reads = tuple(sorted(form.leaves(writes, computed)))
         constants = {n for n, node in enumerate(form.net.nodes) if uniform(node) is not None}

@@ -44,14 +44,14 @@ def common_half(dtypes: Iterable[str | None]) -> str | None:
 
 
 class MemoryDtypes(NamedTuple):
-    """The dtypes of the arrays of a loop's memories: of those that it begins with, and of the final ones."""
+    """The dtypes of the arrays of a loop's initial memories and of its final memories."""
 
     initial: tuple[str, ...]
     final: tuple[str, ...]
 
     @classmethod
     def of(cls, plan: Plan) -> "MemoryDtypes":
-        """Returns those of the loop of a plan, in whose steps memories may have other ones."""
+        """Returns the dtypes of a plan's loop. Within a step, memories may have other dtypes."""
         recurrence, recur = plan.recurrence, plan.recurrence.recur
         given = recur.operands_by_kind(recurrence.inputs).memories
         made = recur.results_by_kind(recurrence.types).memories

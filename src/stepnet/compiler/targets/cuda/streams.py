@@ -115,8 +115,8 @@ class Fork:
             self.current.own.add(address)
 
     def takes_back(self, address: int) -> bool:
-        """Tells whether a block can be freed on the present side stream, as no other one has had it; a block
-        that can is no longer noted.
+        """Tells whether a block of memory can be freed on the current side stream, because no other stream
+        has used it; if so, forgets the block.
         """
         side = self.current
         if side is None or address not in side.own:

@@ -18,7 +18,7 @@ CODE = Serializer(DeviceCode)
 
 
 def written(function: str, form: Serializer, key: tuple[Any, ...], *arguments: Any) -> Any:
-    """Returns what a function of this folder makes of arguments, read from disk, or made now and stored.
+    """Returns the result of a function of this folder, read from disk, or computed now and stored there.
 
     function: its module and name, such as "choice.new_loop". Its result is not None.
     form: converts the result from bytes. key: all that the result depends on, besides the sources of the
@@ -32,7 +32,7 @@ def written(function: str, form: Serializer, key: tuple[Any, ...], *arguments: A
 
 
 def made(function: str, *arguments: Any) -> Any:
-    """Returns what a function of this folder makes, whose module is imported now. function: see `written`."""
+    """Imports the module of a function of this folder and calls the function. function: see `written`."""
     module, _, name = function.rpartition(".")
     return getattr(lazy_import(module, "cuda"), name)(*arguments)
 

@@ -71,7 +71,7 @@ class CudaConstants:
 
     @computed_once
     def has_elements(self) -> bool:
-        """Tells whether the elements of all constants are expressions of those of parameters."""
+        """Tells whether the elements of all constants are expressions of the elements of parameters."""
         nodes = [self.net.nodes[number] for number in self.reached - set(self.sources)]
         simple = ("constant", "concatenate")
         return all(
@@ -86,7 +86,7 @@ class CudaConstants:
 
     @computed_once
     def reached(self) -> set[int]:
-        """The constants and parameters that those which are read depend on, and these themselves."""
+        """The constants that are read, and all constants and parameters that they depend on."""
         return ancestors(self.net.nodes, tuple(self.read)) | self.read
 
     @computed_once
@@ -106,7 +106,7 @@ class CudaConstants:
 
     @computed_once
     def launches(self) -> list["ConstantLaunch"]:
-        """The launches that compute the constants: sums first, each behind those that it reads."""
+        """The launches that compute the constants: sums first, each behind the sums that it reads."""
         nodes, depths = self.net.nodes, dict[int, int]()
         for number in sorted(self.reached):
             depth = max((depths.get(n, 0) for n in nodes[number].inputs), default=0)
@@ -144,7 +144,7 @@ def on_host(array: Any) -> np.ndarray:
 def constants_of_node(
     memory: CudaMemory, node: Node, types: tuple[tuple[tuple[int, ...], str], ...]
 ) -> CudaConstants:
-    """Returns what computes one node from constants. types: the shapes and dtypes of its operands."""
+    """Returns the launches that compute one node from constants. types: shapes and dtypes of its operands."""
     builder = Builder()
     inputs = [builder.input(Type(CONST, *each), f"operand{place}") for place, each in enumerate(types)]
     number = builder.copy(node, inputs)

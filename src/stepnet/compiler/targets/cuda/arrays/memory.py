@@ -364,14 +364,14 @@ def sum_dtype(how: str, dtype: str) -> str:
 
 
 def launch_over(device: Device, code: DeviceCode, threads: int, words: Sequence[Any]) -> None:
-    """Runs a kernel with work for so many threads, whose loops adapt to the number that there is."""
+    """Runs a kernel with work for `threads` threads, whose loops adapt to the number of threads launched."""
     most = FEW * device.facts.multiprocessors
     device.launch(code, min(-(-threads // code.threads), most), words)
 
 
 def checked_indices(indices: Array, count: int) -> Array:
-    """Returns the indices of rows, with those that count from the end as ones from the beginning; raises
-    `IndexError` for one that no array of `count` rows has.
+    """Returns the indices of rows, with negative ones (which count from the end) made positive. Raises
+    `IndexError` for an index outside of `count` rows.
     """
     if not len(indices):
         return indices

@@ -43,7 +43,7 @@ class KernelNumbers:
 
     @property
     def lowest(self) -> ir.Value:
-        """The number of which the maximum with x is x."""
+        """The identity of the maximum: the lowest number of the dtype."""
         if self.kind == "float":
             return ir.Constant(self.type, float("-inf"))
         return ir.Constant(self.type, 0 if self.kind == "bool" else int(np.iinfo(self.dtype).min))

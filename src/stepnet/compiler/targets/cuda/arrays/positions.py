@@ -54,7 +54,7 @@ class DevicePositions:
 
     @computed_once
     def tables(self) -> dict[Hashable, DeviceLanes]:
-        """The tables of lanes that were made so far, by what they were made for."""
+        """The tables of lanes that were made so far, by the schedule that they were made for."""
         return {}
 
     def lanes(self, key: Hashable, reverse: bool, made: Callable[[], LaneTable]) -> DeviceLanes:

@@ -122,7 +122,7 @@ class ProductWriter:
         return self.writer.sdiv(more, self.writer.number(size))
 
     def term(self, part: ir.Value) -> ProductPart:
-        """Writes which term a part is of, and where it begins and ends: terms come one after the other."""
+        """Writes the term that a part belongs to, and the first and the last row of the part in it."""
         writer = self.writer
         names = "left", "right", "depth", "part"
         values = [writer.word(f"{name}0") for name in names]
@@ -163,7 +163,7 @@ class ProductWriter:
         return writer.carry(0, length, initial, turn, step=depth, runs=True)
 
     def added(self, sides: Place, index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        """Writes the sums with the products of `DEPTH` k of those in shared memory. index: which of them."""
+        """Writes the sums with the products of `DEPTH` k from shared memory added. index: their number."""
         writer, depth = self.writer, self.form.tile.depth
         left, right = (
             writer.at(side, writer.mul(index, writer.number(size * DEPTH // depth)))
@@ -296,8 +296,9 @@ class ProductWriter:
         return writer.add(writer.mul(line, writer.word("columns")), column)
 
     def write_again(self, corner: Place, part: ir.Value) -> None:
-        """Writes the thread's numbers that are NaN again, from products of the plain units: infinity times
-        what a number of tf32 leaves, which may be 0, is NaN, and infinity times the number is not.
+        """Writes the thread's numbers that are NaN again, from products of the plain units. A float32 number
+        is multiplied as a tf32 number plus the rest, and infinity times a rest of 0 is NaN, though the
+        product is not.
         """
         writer, zero = self.writer, self.writer.number(0)
         with writer.loop(zero, writer.number(self.share.count)) as number:

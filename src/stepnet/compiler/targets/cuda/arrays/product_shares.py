@@ -256,7 +256,7 @@ class TensorShare:
 
 
 def has_small(way: str) -> bool:
-    """Tells whether a way multiplies several numbers, of which one of float32 is the sum."""
+    """Tells whether a way of multiplying splits each float32 number into a sum of several smaller ones."""
     return way in TENSOR_WAYS and bool(TENSOR_WAYS[way].small)
 
 
@@ -266,7 +266,7 @@ def size_of(numbers: KernelNumbers) -> int:
 
 
 def split(writer: KernelWriter, number: ir.Value, size: int) -> tuple[ir.Value, ir.Value]:
-    """Writes a number divided by a power of two, and what is left."""
+    """Writes the quotient and the remainder of a number divided by a power of two."""
     shift = writer.number(size.bit_length() - 1)
     return writer.lshr(number, shift), writer.and_(number, writer.number(size - 1))
 

@@ -262,8 +262,8 @@ class EmulatedDevice:
         return any(each.address <= address < each.address + each.count for each in self.memory.values())
 
     def repeated(self, calls: Sequence[DeviceWork], kept: object) -> RepeatedWork:
-        """Prepares work: a run does one piece after the other, those of several streams in a random order of
-        those that the marks allow. kept: what must exist as long as it may run.
+        """Prepares work that a run executes piece by piece. Pieces of several streams run in a random order
+        that the marks (events) allow. kept: objects to keep alive with it.
         """
 
         def run(memory: Sequence[int]) -> None:

@@ -33,7 +33,7 @@ class Launch:
     """Some blocks of a launch, made and ready to run: their fibers, and the memory that these share."""
 
     def __init__(self, code: DeviceCode, blocks: int, words: Sequence[int], first: int, running: int) -> None:
-        """Takes the blocks of the launch, the first of those that run, and how many run."""
+        """Makes the fibers of `running` blocks of a launch of `blocks`, beginning with block `first`."""
         assert len(words) == code.words, f"{code.name}: {len(words)} words of {code.words}"
         self.code, self.first = code, first
         self.count = running * code.threads

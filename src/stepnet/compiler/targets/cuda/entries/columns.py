@@ -139,7 +139,7 @@ class ColumnWriter:
                     self.writer.write_slot(total, port.slot, vector.row, flat)
 
     def thread_behind(self, count: int) -> Value:
-        """Writes the number of the thread if that behind the first `count` ones is number 0."""
+        """Writes this thread's number, counted from the first whole warp behind `count` threads."""
         code, threads = self.code, self.share.threads
         first = -(-count // LANES) * LANES % threads
         moved = code.add(code.thread, integer(threads - first))

@@ -58,7 +58,7 @@ class ElementShare:
     first: Value
 
     def place(self, code: PlaceWriter, flat: Value) -> Value:
-        """Writes the place of an element of the value among those of the block."""
+        """Writes the place of an element of the value among the elements of the block."""
         if self.times == 1:
             return code.sub(flat, self.first)
         time, rest = code.divided(flat, self.inner)

@@ -82,14 +82,14 @@ class PlaceWriter(KernelWriter):
         self.limits, self.sums = dict[int, int](), dict[int, IndexSum]()
 
     def limited(self, value: Value, limit: int) -> Value:
-        """Returns an index of 0 or more that is known to be less than a limit: quotients of sums of such ones
-        are written as sums, where they are.
+        """Notes that an index is at least 0 and less than a limit, and returns it. Quotients of sums of such
+        indices are then written as sums of quotients, where they are equal.
         """
         self.limits[id(value)], self.sums[id(value)] = limit, IndexSum(((value, 1),))
         return value
 
     def sum_of(self, value: Value) -> IndexSum | None:
-        """Returns an index as a sum of limited ones; None for others."""
+        """Returns an index as a sum of limited indices (see `limited`); None if it is not known as one."""
         known = known_number(value)
         return self.sums.get(id(value)) if known is None else IndexSum((), known)
 

@@ -327,7 +327,7 @@ class Statements:
         return sum(self.net.nodes[n].row.flops for n in self.inside(number) | {number})
 
     def inside(self, number: int) -> set[int]:
-        """Returns the nodes of the expression of a node, without itself and those that are stored."""
+        """Returns the nodes of a node's expression, without the node itself and without stored nodes."""
         return {
             n
             for n, _ in self.expression(self.operands(number, ()))

@@ -228,7 +228,7 @@ class GridEntryWriter(EntryWriter):
 
     @contextmanager
     def elements(self, size: int) -> Generator[Value]:
-        """Writes a loop over the elements that are the thread's: those of the block's units, or of all."""
+        """Writes a loop over the thread's share of elements: of the block's units, or of all units."""
         grid, code = self.grid, self.code
         if not self.is_divided or not grid.owners.is_multiple(size):
             with super().elements(size) as flat:

@@ -244,7 +244,7 @@ class GridColumnWriter(ColumnWriter):
         whole = length - length % (2 * PIECE)
 
         def turn(k: Value, carried: list[Value]) -> list[Value]:
-            """Writes the reads for the next turn, and the products of what the last one has read."""
+            """Writes the reads for the next turn, and the products of the values of the last turn."""
             after = code.summed(k, integer(2 * PIECE))
             is_last = code.icmp_signed(">=", after, integer(whole))
             ahead = pieces(code.select(is_last, integer(0), after))

@@ -27,7 +27,7 @@ NONE = 2**62
 
 @dataclass(frozen=True)
 class FoundPlaces:
-    """Where the blocks write what they have found: [rows][warps of a row, of all blocks].
+    """Addresses of the extremes that all blocks have found: [rows][warps of a row, of all blocks].
 
     numbers, places: the addresses of the numbers, and of their places. count: for a row.
     """
@@ -49,7 +49,7 @@ class SplitReductionWriter(ReductionWriter):
         self.warp, self.lane = self.code.divided(self.first, LANES)
 
     def write_found(self, operand: int, to: FoundPlaces, first: Value) -> None:
-        """Writes what the warps of a block find in the elements of its units. first: the first unit."""
+        """Writes the extremes that the warps of a block find among its units. first: the first unit."""
         code, grid, type_ = self.code, self.grid, self.net.type_of(operand)
         count = grid.own_columns(type_.size)
 

@@ -76,7 +76,9 @@ class LoopLoad:
 def load_of(
     chosen: ChosenLoop, rows: int, facts: DeviceFacts, is_divisible: bool, unknown: float
 ) -> LoopLoad:
-    """Returns what a loop of some sequences takes of a device. unknown: see `StreamCosts`."""
+    """Estimates the share of a device that a loop over `rows` sequences takes, and its time. unknown: see
+    `StreamCosts`.
+    """
     groups = ceil(rows / chosen.loop.group_rows)
     groups = min(groups, chosen.groups or groups)
     blocks, at_once = chosen.loop.code.group, facts.multiprocessors
@@ -123,7 +125,7 @@ class LoopsAtOnce:
         return [PartPlace(stream, 1, self.count) for stream in self.streams] if self.count > 1 else []
 
     def __str__(self) -> str:
-        """Describes the decision, and the other one."""
+        """Describes the decision and the alternative, with the predicted time of each."""
         if self.count == 1:
             return f"one after the other: {self.in_turn:,.0f} us predicted"
         return (
@@ -177,7 +179,7 @@ class LayersAsWavefronts:
         ]
 
     def __str__(self) -> str:
-        """Describes the decision, and the other one."""
+        """Describes the decision and the alternative, with the predicted time of each."""
         if not self.places:
             return f"one layer after the other: {self.in_turn:,.0f} us predicted"
         texts = [

@@ -67,7 +67,9 @@ def decided(
     facts = kernels[0].memory.device.facts
 
     def loads_of(places: Sequence[int], share: int) -> list[LoopLoad]:
-        """Returns what the loops of kernels take of the GPU, if so many of them run at the same time."""
+        """Estimates the share of the GPU that each kernel's loop takes if `share` of them run at the same
+        time.
+        """
         made = list[LoopLoad]()
         for place in places:
             kernel = kernels[place]
@@ -128,8 +130,8 @@ class CudaChain:
         """Does nothing: the chain has no memory of its own."""
 
     def places(self, place: int, positions: Positions) -> Mapping[int, PartPlace]:
-        """Decides where the part at a place and those that may run beside it are to run; empty if it runs
-        alone. positions: the positions of the sequences of its call.
+        """Chooses the streams of the part at a place and of the parts that may run beside it; empty if it
+        runs alone. positions: the positions of the sequences of its call.
         """
         rows, steps = positions.rows, int(positions.lengths.max(initial=0))
         costs = COSTS.get()
@@ -222,7 +224,7 @@ class CudaRun:
         return None if made is None else made.chunked
 
     def follow(self, fork: Fork, arrays: OptionalArrays, stream: int) -> None:
-        """Makes the present stream wait for those of some arrays that other streams make."""
+        """Makes the current stream wait for the arrays that other streams compute. stream: its number."""
         for array in arrays:
             made = self.made.get(id(array))
             if made is not None and made.stream != stream:

@@ -37,7 +37,7 @@ def turns_of(code: KernelWriter, group: Value) -> tuple[Value, Value]:
 
 
 def lane_at(code: KernelWriter, turn: Value, lane: Value, lanes: int) -> LaneTurn:
-    """Writes loads of what a lane does in a turn. lanes: of a group."""
+    """Writes loads of a lane's entry for a turn: its sequence and its steps. lanes: the lanes of a group."""
     at = code.add(code.mul(turn, code.number(lanes)), lane)
     first = code.mul(at, code.number(len(LANE_WORDS)))
     row, start, time, before, count, ends, steps = (

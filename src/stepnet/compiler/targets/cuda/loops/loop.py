@@ -169,7 +169,7 @@ class LoopWriter:
         return EntryWriter(code, form.statements, self.sources(), *slots, share)
 
     def lane_at(self, turn: Value, place: Value) -> LaneTurn:
-        """Writes what a lane does in a turn."""
+        """Writes loads of a lane's entry for a turn: its sequence and its steps."""
         return lane_at(self.code, turn, place, self.form.group_rows)
 
     def steps(self, before: Value, lane: LaneTurn, write_step: Callable[[Value, Value], None]) -> Value:
@@ -242,7 +242,7 @@ class LoopWriter:
         return [(number, self.form.body.type_of(number)) for number in self.form.kinds["m"]]
 
     def begin_memories(self, writer: EntryWriter, lane: LaneTurn) -> None:
-        """Writes the initial memories of the threads' sequences, of those that begin."""
+        """Writes the initial memories of the threads' sequences that begin in this turn."""
         code = self.code
         for place, (number, type_) in enumerate(self.types_of_memories()):
             slot = writer.slots[number]
@@ -257,7 +257,7 @@ class LoopWriter:
                     writer.write_slot(value, slot, writer.share.place, flat)
 
     def end_memories(self, writer: EntryWriter, lane: LaneTurn) -> None:
-        """Writes the final memories of the threads' sequences to their arrays, of those that end."""
+        """Writes the final memories of the threads' sequences that end in this turn to their arrays."""
         code = self.code
         for place, (number, type_) in enumerate(self.types_of_memories()):
             wanted = code.icmp_signed("!=", code.word(f"f{place}"), integer(0))

@@ -73,7 +73,7 @@ def has_expressions(body: Net) -> bool:
 
 
 def is_joined(body: Net, number: int, divided: Mapping[int, int], count: int) -> bool:
-    """Tells whether a concatenation is divided as what it joins can be; True for other values."""
+    """Tells whether the operands of a concatenation can be divided as it is; True for other values."""
     node = body.nodes[number]
     if node.operation != "concatenate":
         return True

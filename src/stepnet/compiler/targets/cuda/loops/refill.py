@@ -114,8 +114,8 @@ def lane_counts(at_once: int, rows: int, filled: float) -> list[int]:
 
 
 def in_fewer(chosen: ChosenLoop, lengths: Array, lanes: int) -> tuple[float, list[LaidLoop]] | None:
-    """Returns what fewer lanes than sequences may do, run sorted ones whole or be refilled, with the
-    microseconds that full lanes would take; None if not all lanes run at once.
+    """Returns the loops that fewer lanes than sequences may run, with sorted sequences run whole or with
+    refilled lanes, and the microseconds that full lanes would take; None if not all lanes run at once.
 
     lanes: their number, or a few less, so that groups are whole.
     """

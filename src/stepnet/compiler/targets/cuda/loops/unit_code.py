@@ -88,7 +88,7 @@ class UnitWriter(ElementWriter):
         return self.others[-1]
 
     def index(self, flat: Value) -> FiberIndex:
-        """Returns an index as what is known of it."""
+        """Returns an index with the facts that are known of it: a constant, or a value plus a constant."""
         known = known_number(flat)
         if known is not None:
             return FiberIndex(integer(0), known, 0)

@@ -91,7 +91,7 @@ class ChunkedLayer:
     marks: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:
-        """Begins with the values of whole sequences, and arrays for those of all steps."""
+        """Computes the values of whole sequences, and allocates arrays for the values of all steps."""
         self.whole = whole = PlanRun(self.bound.kernel, self.call, dict(self.bound.constants))
         whole.stage("sequence")
         self.kept = {number: [] for number in collected(self.plan) if number not in whole.values}
@@ -162,8 +162,10 @@ class ChunkedLayer:
 
 
 def suiting(array: ChunkedArray | None, call: Call, count: int, reverse: bool) -> ChunkedArray | None:
-    """Returns an array that a layer has made in chunks, if they are those of another layer; else None. call:
-    of the other layer. count, reverse: its number of chunks, and whether it begins with the last steps.
+    """Returns an array that a layer has made in chunks, if the reading layer has the same chunks; else None.
+
+    call: of the reading layer. count, reverse: its number of chunks, and whether it begins with the last
+    steps.
     """
     if array is None or array.positions is not call.positions:
         return None
@@ -171,7 +173,7 @@ def suiting(array: ChunkedArray | None, call: Call, count: int, reverse: bool) -
 
 
 def collected(plan: Plan) -> list[int]:
-    """Lists the values per step that are needed of all steps: outputs, and what is summed in the end."""
+    """Lists the values whose steps are all needed after the loop: outputs, and values that are summed."""
     outputs = {plan.net.results[place] for place in plan.ends.steps}
     return sorted(number for number in outputs | plan.read_in_the_end if not is_of_rows(plan, number))
 

@@ -139,7 +139,7 @@ class CallNotes:
             self.refused = self.refused or WRITES
 
     def read(self, address: int, array: Array) -> None:
-        """Refuses notes of a call that depends on what the host reads."""
+        """Marks the call as not recordable: its work depends on values that the host reads back."""
         self.refused = self.refused or READS_BACK
 
     def add(self, kind: Any, words: Sequence[int], count: int, code: DeviceCode | None = None) -> None:
@@ -182,7 +182,7 @@ NOTES = ContextVar[CallNotes | None]("NOTES", default=None)
 
 
 class NotedMark(NamedTuple):
-    """A mark of a device, and its number among those of the call."""
+    """A mark (event) of a device, and its number among the marks of the call."""
 
     mark: Any
     number: int

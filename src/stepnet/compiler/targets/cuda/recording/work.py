@@ -77,7 +77,7 @@ class Recording:
 
 
 def rooms_of(numbers: Sequence[int], shared: slice) -> list[list[int]]:
-    """Returns which memory of results lies together: each alone, but for the shared ones.
+    """Groups results by the memory that they share: each alone, but for the `shared` ones, one group each.
 
     numbers: the number of the memory of each result. shared: which of these results may lie together.
 
@@ -141,8 +141,8 @@ def spans_of(work: Sequence[DeviceWork], others: Container[int]) -> dict[int, Sp
 
 
 def arranged(counts: dict[int, int], spans: dict[int, Span]) -> tuple[dict[int, int], int]:
-    """Arranges values in an arena, so that those which may be needed at one time do not overlap: the largest
-    first, each as far in front as it can be.
+    """Arranges values in an arena so that values needed at the same time do not overlap: the largest first,
+    each at the lowest free offset.
 
     counts: the bytes of each value, by its number. spans: when it is needed.
 

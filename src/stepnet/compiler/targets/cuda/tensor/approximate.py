@@ -38,8 +38,9 @@ def exp(code: Code, x: ir.Value, factor: float) -> ir.Value:
 
 
 def exponential(code: Code, x: ir.Value) -> ir.Value:
-    """Writes the exponential of x by the GPU's power of 2, within some units of its last place: that of the
-    product with a logarithm, times 1 and what the logarithm of that power leaves of x.
+    """Writes the exponential of x by the GPU's power of 2, within some units of its last place.
+
+    exp(x) = 2^p exp(x - p log 2), where p is x log2(e) as rounded, and the second factor is 1 + its exponent.
     """
     product = code.fmul(x, number(log2(e)))
     high = float(np.float32(log(2.0)))

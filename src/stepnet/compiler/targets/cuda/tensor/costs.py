@@ -145,8 +145,8 @@ def tensor_time(shape: TensorShape, facts: TensorFacts) -> float:
 
 
 def direct_bytes(shape: TensorShape) -> tuple[float, float]:
-    """Returns the bytes that a block reads from the second cache as it multiplies them, of all warps that
-    multiply the same values: those that are waited for, and those that are read during products.
+    """Returns the bytes of left operands that a block reads directly from the second cache, for all its
+    warps: the bytes that are waited for, and the bytes that are read during products.
     """
     waited, others = 0.0, 0.0
     for each in shape.step.sums.values():

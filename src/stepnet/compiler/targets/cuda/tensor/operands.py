@@ -33,8 +33,8 @@ def thirds(code: KernelWriter, pair: list[Value], count: int) -> list[Value]:
 
 
 def values_of(code: KernelWriter, values: list[Value], numbers: Numbers, is_packed: bool) -> list[Value]:
-    """Writes what the tensor cores multiply of one register of values: a number, or two where weights have 16
-    bits. is_packed: whether the register has two numbers of bfloat16 already.
+    """Writes the operands of the tensor cores for one register of values: a number, or two where weights have
+    16 bits. is_packed: whether the register has two numbers of bfloat16 already.
     """
     if numbers == "bfloat16":
         return values if is_packed else [code.function_call("pack", F32, values)]
@@ -45,7 +45,7 @@ def values_of(code: KernelWriter, values: list[Value], numbers: Numbers, is_pack
 
 
 def weights_of(code: KernelWriter, register: Value, numbers: Numbers) -> list[Value]:
-    """Writes what the tensor cores multiply of one register of weights, as `packed` makes it."""
+    """Writes the operands of the tensor cores for one register of weights, which `packed` has made."""
     if FACTS[numbers].instruction == 16:
         return [register]
     if FACTS[numbers].depth == 16:

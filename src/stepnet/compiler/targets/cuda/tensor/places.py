@@ -153,7 +153,7 @@ class PlacesWriter(KernelWriter):
     # ---- sequences
 
     def places_of(self, turn: Value) -> TensorPlaces:
-        """Writes loads of what the lanes do in a turn."""
+        """Writes loads of the entries of the thread's lanes for a turn: their sequences and steps."""
         lanes = [lane_at(self, turn, column, self.schedule.rows) for column in self.columns]
         rows, counts = [lane.row for lane in lanes], [self.low(lane.count) for lane in lanes]
         lasts = elements(self.larger(self.sub(n, ir.Constant(I32, 1)), ir.Constant(I32, 0)) for n in counts)
@@ -260,8 +260,8 @@ class PlacesWriter(KernelWriter):
         return word if within is None else self.add(word, within)
 
     def fragment_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
-        """Writes the offset in bytes of an element of a left operand that is read directly: beside those that
-        a lane reads at once of the same operand of values.
+        """Writes the offset in bytes of an element of a left operand that is read directly. Elements that a
+        lane reads at once lie side by side.
         """
         number, depth = self.number, self.shape.fragment(left)
         eighth, of_lane = self.lshr(row, number(3)), depth // 4

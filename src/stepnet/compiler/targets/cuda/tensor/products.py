@@ -105,9 +105,9 @@ class TensorProductWriter(ExchangeWriter):
         return [weights_of(self, self.extract_element(four, ir.Constant(I32, r)), numbers) for r in range(4)]
 
     def weights_now(self, register: Value, numbers: Numbers) -> Elements:
-        """Writes what the tensor cores multiply of one register of weights, so that it is computed at each
-        step. A compiler would move what is the same for all steps ahead of them, and keep it in registers. So
-        a number takes part that it does not know: what is added for rounding, or a zero.
+        """Writes the operands of the tensor cores for one register of weights, recomputed at each step. The
+        compiler would move the computation ahead of the loop and keep the result in registers. A number that
+        it does not know, the rounding addend or a zero, prevents that.
         """
         if FACTS[numbers].depth == 16:
             bits = self.xor(self.bitcast(register, I32), self.zero)
@@ -189,7 +189,7 @@ class TensorProductWriter(ExchangeWriter):
     def multiply(
         self, chains: list[Elements], a: list[Elements], b: list[Elements], k: int, each: UnitSum
     ) -> None:
-        """Writes the products of one operand, each term added to the chain that is its own."""
+        """Writes the products of one operand; each term is added to its own chain of sums."""
         facts = self.shape.facts(each)
         for term, (i, j) in enumerate(facts.terms):
             chain = (term + len(facts.terms) * k) % len(chains)

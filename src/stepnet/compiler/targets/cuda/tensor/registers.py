@@ -61,8 +61,8 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
 
 
 def read_directly(shape: TensorShape) -> int:
-    """Returns the registers for values that are read from the second cache: those that are multiplied, and
-    those that are read meanwhile.
+    """Returns the registers for values read from the second cache: twice the values of one read, as the next
+    ones are read while these are multiplied.
     """
     numbers = [
         shape.read_at_once(each) * shape.fragment(left) // 4

@@ -198,8 +198,8 @@ class TensorShape:
         return self.warps * LANES
 
     def numbers(self, each: UnitSum) -> Numbers:
-        """Returns what a product multiplies: as its weights are encoded or stored, or else as the schedule
-        has it. Sums over units have the digits of float32.
+        """Returns the number format of a product: of its encoded or stored weights, or else of the schedule.
+        Sums over units have the digits of float32.
         """
         if not each.rights:
             return "sums"
@@ -331,8 +331,8 @@ class TensorShape:
 
     @property
     def whole(self) -> int:
-        """The number that the steps of a turn are rounded up to a multiple of: those that are written one
-        after another; even, so that each turn begins with the first of the two places of an operand.
+        """The steps that the code writes one after another; a turn is rounded up to a multiple of them. Even
+        where operands are exchanged, so that each turn begins with the first of the two places of an operand.
         """
         return lcm(self.schedule.ahead, 2) if self.step.lefts else self.schedule.ahead
 

@@ -25,7 +25,7 @@ CALLED = ("remainder", "floor_divide")
 
 @dataclass(frozen=True)
 class StepRows:
-    """StepRows of a matrix, which one left operand is multiplied by.
+    """Rows of a matrix that one left operand is multiplied with.
 
     matrix: the number of the parameter. first, count: its rows. column, columns: the first column that is
         read, and how many are. stride: the columns of the matrix.
@@ -74,7 +74,7 @@ class FeaturePiece:
 
 @dataclass(frozen=True)
 class TensorStep:
-    """The step of a recurrence: what a loop on tensor cores is written from.
+    """The step of a recurrence, from which a loop on tensor cores is written.
 
     body: the net of the step. order: the numbers of its sequences and memories.
     stored: for each input of the body the dtype of 16 bits in which its numbers are known to be; None for

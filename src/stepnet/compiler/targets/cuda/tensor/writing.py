@@ -27,7 +27,7 @@ def loop_code(shape: TensorShape) -> LoopCode:
 
 
 class TensorLoopWriter(PlainProductWriter):
-    """Writer of one loop: what it loads once, the step, the loops over steps and over turns."""
+    """Writer of one loop: the loads ahead of it, the step, and the loops over steps and over turns."""
 
     def written(self) -> DeviceCode:
         """Writes the kernel: parameters, and the loop over the turns of the lanes of a group."""
@@ -105,7 +105,7 @@ class TensorLoopWriter(PlainProductWriter):
         return [exchanged, *after]
 
     def steps_of(self, its: TensorPlaces) -> Value:
-        """Writes the steps of a turn: those of the longest lane, rounded up to a multiple of `whole`."""
+        """Writes the number of steps of a turn: of the longest lane, rounded up to a multiple of `whole`."""
         whole = self.number(self.shape.whole)
         turns = self.sdiv(self.add(its.longest, self.sub(whole, self.number(1))), whole)
         return self.mul(turns, whole)
@@ -137,7 +137,7 @@ class TensorLoopWriter(PlainProductWriter):
         return self.carry_while([self.number(0), *begun], goes_on, turn)
 
     def live(self, its: TensorPlaces, t: Value, memories: list[Value]) -> Elements:
-        """Writes which sequences take step t: those that have not ended. memories: before the step."""
+        """Writes the flags of the sequences that have not ended at step t. memories: before the step."""
         found = elements(self.icmp_signed("<", self.low(t), n) for n in its.counts)
         if self.step.flag is None:
             return found
@@ -160,8 +160,8 @@ class TensorLoopWriter(PlainProductWriter):
         return [splat(register_type(self.step.dtype(n), 1), 0)] * self.shape.elements
 
     def initial(self, place: int, its: TensorPlaces, before: list[Value]) -> Elements:
-        """Writes a memory ahead of the first step of a turn: of sequences that begin, the given one or zeros.
-        before: that of those that go on.
+        """Writes a memory ahead of the first step of a turn: the initial memory, or zeros, for sequences that
+        begin, and `before` for sequences that go on.
         """
         n, name = self.step.memories[place], f"h{place}"
         given = self.step.dtypes.initial[place]
