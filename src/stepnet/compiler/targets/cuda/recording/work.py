@@ -77,7 +77,7 @@ class Recording:
 
 
 def rooms_of(numbers: Sequence[int], shared: slice) -> list[list[int]]:
-    """Groups results by the memory that they share: each alone, but for the `shared` ones, one group each.
+    """Groups the memories of results: each is a group of its own, but the `shared` ones form one group.
 
     numbers: the number of the memory of each result. shared: which of these results may lie together.
 
