@@ -10,8 +10,8 @@ from stepnet.errors import StepnetError
 
 if TYPE_CHECKING:
     from stepnet import cells, layout
+    from stepnet.compiler.native.watching import Progress
     from stepnet.compiler.targets.threads import set_threads
-    from stepnet.compiler.targets.watching import Progress
     from stepnet.compiler.trace.functions import (
         elu,
         erf,
@@ -127,7 +127,7 @@ HOMES = {
     **dict.fromkeys(("expand", "reduce", "softmax_over_steps"), "stepnet.model.nested"),
     **dict.fromkeys(("RNN", "scan"), "stepnet.model.recurrence"),
     "Model": "stepnet.model.model",
-    "Progress": "stepnet.compiler.targets.watching",
+    "Progress": "stepnet.compiler.native.watching",
     "Ragged": "stepnet.ragged",
     "Spec": "stepnet.compiler.trace.spec",
     "progress": "stepnet.explain.progress",

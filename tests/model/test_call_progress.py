@@ -12,8 +12,8 @@ from rich.console import Console
 from zoo import rnn_of
 
 import stepnet as sn
+from stepnet.compiler.native.watching import watching
 from stepnet.compiler.targets.cpu.running import prepared_chain
-from stepnet.compiler.targets.watching import watching
 from stepnet.errors import InputError
 from stepnet.explain.bars import call_bar
 

@@ -19,8 +19,9 @@ PACKAGE = "stepnet"
 STAGES = {
     "values": "errors compiler compiler.values",
     "ragged": "ragged",
-    "net": "compiler.net",
     "disk": "compiler.disk",
+    "native": "compiler.native",
+    "net": "compiler.net",
     "trace": "compiler.trace",
     "meaning": "layout.options layout.semantics layout.equations",
     "plan": "compiler.plan",
@@ -270,6 +271,19 @@ def test_every_name_of_a_stage_is_a_module():
 
 def test_no_arrow_runs_up():
     assert upward(arrows()) == []
+
+
+# What runs a stored call, from `sn.load` on, knows no net, no plan and no engine; models are imported late.
+RUNNING = "compiler.values compiler.disk compiler.native errors model.ready"
+
+
+def test_what_runs_a_stored_call_knows_nothing_that_makes_one():
+    folders = RUNNING.split()
+    known = {name: others for name, others in arrows().items() if name != "compiler.values.bfloat16"}
+    inside = [name for name in known if any(name == each or name.startswith(f"{each}.") for each in folders)]
+    assert "model.ready" in inside
+    outside = [(name, other) for name in inside for other in known[name] if other not in inside]
+    assert [(name, other) for name, other in outside if other not in ("__init__", "model")] == []
 
 
 def test_explanations_know_no_engine():

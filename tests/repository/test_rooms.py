@@ -20,7 +20,7 @@ SHARED = {
         "the same loop of two targets",
     ),
     "LSTM": ("keras.layers torch.layers", "keras.layers.LSTM and torch.nn.LSTM have this name"),
-    "Progress": ("arrow.folders.running compiler.targets.watching", "callbacks of users get both"),
+    "Progress": ("arrow.folders.running compiler.native.watching", "callbacks of users get both"),
     "RNN": ("keras.layers model.recurrence torch.layers", "keras.layers.RNN and torch.nn.RNN have this name"),
     "Report": ("keras.report layout.report", "users print both"),
 }

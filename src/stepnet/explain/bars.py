@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
-from stepnet.compiler.targets.watching import Progress, Watch
+from stepnet.compiler.native.watching import Progress, Watch
 
 PATIENCE = 1.0  # seconds
 COLUMNS = (

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from stepnet.compiler.targets.watching import WATCH, Watch
+from stepnet.compiler.native.watching import WATCH, Watch
 from stepnet.compiler.values.arguments import kind
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import InputError

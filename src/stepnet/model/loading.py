@@ -4,13 +4,17 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from stepnet.compiler.disk.model_files import small_contents
 from stepnet.compiler.values.arguments import LIBRARY, advised, is_any, path_text
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.model.ready import loaded
 from stepnet.model.stored import ENDING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+ONNX = ".onnx"
 
 
 @advised(trust=LIBRARY)
@@ -58,16 +62,34 @@ def load(
     """
     any_steps, file = is_any(steps), path_text(path, "model")
     ending = os.path.splitext(file)[1]
-    if ending.lower() == ".onnx" and not recurrent_only and layout is module is None:
+    is_onnx = ending.lower() == ONNX and not recurrent_only and layout is module is None
+    is_plain = not (recurrent_only or any_steps or axes) and layout is module is None
+    if is_plain and (is_onnx or ending == ENDING) and (contents := small_contents(file)) is not None:
+        read = read_onnx if is_onnx else read_stored
+        return loaded(ONNX if is_onnx else ENDING, contents, lambda: read(file, contents))
+    if is_onnx:
         with IMPORTS, paused_collector():  # late: a file of another kind needs none of it
             from stepnet.onnx import load as load_onnx
         return load_onnx(file, axes=axes, steps=steps)
-    is_plain = not (recurrent_only or any_steps or axes) and layout is module is None
-    if ending == ENDING and is_plain:
-        with IMPORTS, paused_collector():
-            from stepnet.model.stored.kept import load as load_kept
-        return load_kept(file)
+    if is_plain and ending == ENDING:
+        return read_stored(file, None)
     with IMPORTS, paused_collector():  # late: they take longer than to load an .onnx file
         from stepnet.layout.files.choice import LayoutChoice
         from stepnet.model.file import load_model
     return load_model(path, recurrent_only, LayoutChoice(layout=layout, module=module), axes, any_steps)
+
+
+def read_onnx(file: str, contents: bytes) -> Any:
+    """Returns the graph of an .onnx file. file, contents: its path, and its bytes."""
+    with IMPORTS, paused_collector():
+        from stepnet.onnx.kept import load_contents
+    return load_contents(file, contents, {}, False)
+
+
+def read_stored(file: str, contents: bytes | None) -> Any:
+    """Returns the model of a .stepnet file. file: its path. contents: its bytes; None if they are many, or
+    nothing is stored on disk.
+    """
+    with IMPORTS, paused_collector():
+        from stepnet.model.stored.kept import load_contents
+    return load_contents(file, contents)

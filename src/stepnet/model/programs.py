@@ -13,7 +13,7 @@ time, features...], with lengths or without, and Raggeds, without masks and stat
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from stepnet.model.executables import MOST_FORMS, Executables, Form
 from stepnet.model.forms import LONGEST, FormedCall, exact_form, fits, formed_call, in_general, widened
 from stepnet.model.program import Program
 from stepnet.ragged import Ragged, unchecked_ragged
+
+if TYPE_CHECKING:
+    from stepnet.model.ready import Keeper
 
 Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
@@ -235,7 +238,12 @@ class DerivedExecutable(CallExecutable[Kind]):
 
 
 class Calls(Executables[CallExecutable[Kind]]):
-    """The prepared calls of a model, by form (shapes, dtypes and options of the arguments)."""
+    """The prepared calls of a model, by form (shapes, dtypes and options of the arguments).
+
+    keeper: where the first call is stored for other processes; None if it is not.
+    """
+
+    keeper: "Keeper | None" = None
 
     def other(
         self, call: FormedCall

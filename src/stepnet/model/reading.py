@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from stepnet.compiler.targets import Bound, Call, Order
+from stepnet.compiler.targets import Bound, Call, Order, Results
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
@@ -57,7 +57,14 @@ class Reading(Generic[Kind]):
             bound = self.running.bound(order)
             if formed is not None and self.batch.padded is None:  # arrays other than the call's
                 calls.prepare(formed, self.program, bound, self.call, self.batch.steps_like)
-            return self.answer(bound)
+            made = self.answer(bound)
+            if formed is not None and (keeper := calls.keeper) is not None and self.batch.padded is None:
+                calls.keeper = None
+                with IMPORTS:  # late: the first call of a model of a file, if no process has stored it
+                    from stepnet.model.keeping import keep
+
+                keep(keeper, formed, bound, self.call, self.structured)
+            return made
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
         """Runs the call on a kernel; returns its outputs and its final memories, in the structures of the
@@ -82,9 +89,16 @@ class Reading(Generic[Kind]):
                 outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]
         else:
             with self.located():
-                results = program.split(bound(call))
-            outputs = self.shaped(results.outputs)
+                made = bound(call)
+            return self.structured(made)
         return rebuild(program.output, outputs), program.final(results.final)
+
+    def structured(self, made: Results) -> tuple[Any, Any]:
+        """Returns the outputs and the final memories of a call in the structures of the model, from the
+        results of its kernel, in which sequences ran to their last step.
+        """
+        results = self.program.split(made)
+        return rebuild(self.program.output, self.shaped(results.outputs)), self.program.final(results.final)
 
     @contextmanager
     def located(self) -> Generator[None]:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stepnet.compiler.disk import store
-from stepnet.compiler.disk.data import NotDataError, Serializer
+from stepnet.compiler.disk.data import Serializer
+from stepnet.compiler.disk.entry import NotDataError
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.model_files import small_contents
 from stepnet.compiler.disk.sources import sources
@@ -64,7 +65,13 @@ def load(path: "str | Path", *, axes: Mapping[str, str] | None = None, steps: st
         InputError: For axes that do not fit.
     """
     stated, any_steps = stated_axes(axes), is_any(steps)
-    contents = small_contents(path)
+    return load_contents(path, small_contents(path), stated, any_steps)
+
+
+def load_contents(
+    path: "str | Path", contents: bytes | None, stated: Mapping[str, str], any_steps: bool
+) -> Graph:
+    """Loads the model in an .onnx file, whose bytes are read already; None for a large one. See `load`."""
     key = None if contents is None else key_of(path, contents, stated, any_steps)
     if contents is None or key is None:
         return original(path, contents, stated, any_steps)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepnet.compiler.values.arguments import flag
-from stepnet.compiler.values.dtypes import BFLOAT16
+from stepnet.compiler.values.bfloat16 import BFLOAT16
 from stepnet.compiler.values.entry_points import imported
 from stepnet.errors import InputError, pip_command
 from stepnet.ragged.offsets import Array, ValuesAndOffsets, offsets_of, positions_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.values.dtypes import BFLOAT16
+from stepnet.compiler.values.bfloat16 import BFLOAT16
 from stepnet.errors import InputError
 from stepnet.torch.pytorch import pytorch
 

@@ -9,13 +9,13 @@ import numpy as np
 from stepnet import cells
 from stepnet.compiler.disk.overview import why_not
 from stepnet.compiler.disk.settings import settings
+from stepnet.compiler.native.system import thread_clock
 from stepnet.compiler.plan.calibration import FITTED, Observation, error, fitted
 from stepnet.compiler.plan.load import CallSize, Machine
 from stepnet.compiler.plan.partition import How
 from stepnet.compiler.targets.cpu.costs import machine_for, table_machine
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.processor import host_processor
-from stepnet.compiler.targets.cpu.machine.system import thread_clock
 from stepnet.compiler.targets.cpu.products.reads import far_reads
 from stepnet.compiler.targets.cpu.rates import are_rates, forced, store_rates
 from stepnet.compiler.targets.cpu.threads.exchanges import ExchangeRates, exchange_rates

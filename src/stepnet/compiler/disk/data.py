@@ -16,15 +16,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.disk.entry import NotDataError
 from stepnet.compiler.values.records import is_written_at_use
 
 PLAIN = (int, float, str, bool, type(None))
 HEAD = 8
 """The bytes of the field with the length of the JSON."""
-
-
-class NotDataError(Exception):
-    """Raised for a value that cannot be serialized, and for bytes that are no serialized value."""
 
 
 class Serializer:

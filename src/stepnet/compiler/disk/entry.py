@@ -18,6 +18,10 @@ HITS = struct.Struct("<Q")
 HITS_AT, SUM_AT, BEGIN = 8, 16, 48
 
 
+class NotDataError(Exception):
+    """Raised for a value that cannot be serialized, and for bytes that are no serialized value."""
+
+
 def checksum(name: str, payload: bytes) -> bytes:
     """Computes the checksum (32 bytes) of a cache file from its name and payload, to detect changed files."""
     hasher = blake2b(MAGIC, digest_size=BEGIN - SUM_AT)

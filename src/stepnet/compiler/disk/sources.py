@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from stepnet.compiler.disk.folder import NotUsableError
-from stepnet.compiler.net.digest import digest
+from stepnet.compiler.values.hashing import digest_of_texts
 from stepnet.compiler.values.version import __version__
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -21,7 +21,7 @@ MODULES = (".py", ".pyc")
 
 def sources(*folders: str) -> str:
     """Returns a digest of the modules in some folders of the package, and of its version, for cache keys."""
-    return digest(__version__, *map(folder_digest, folders))
+    return digest_of_texts(__version__, *map(folder_digest, folders))
 
 
 @cache
@@ -34,7 +34,7 @@ def folder_digest(folder: str) -> str:
         facts = sorted(facts_of(place, folder))
     if not facts:
         raise NotUsableError(f"{place} has no modules, {UNKNOWN}")
-    return digest(facts)  # by its `repr`, in one piece
+    return digest_of_texts(repr(facts))
 
 
 @contextmanager

@@ -21,12 +21,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepnet.compiler.disk import entry
-from stepnet.compiler.disk.data import NotDataError, Serializer
+from stepnet.compiler.disk.entry import NotDataError
 from stepnet.compiler.disk.folder import NotUsableError, OpenFolder, open_folder
 from stepnet.compiler.disk.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from stepnet.compiler.disk.data import Serializer
 
 NAME = r"[0-9a-f]{32}\.[a-z]+"
 UNFINISHED = r"[0-9a-f]{32}\.[a-z]+\.new-[0-9a-f]{16}"
@@ -119,7 +122,7 @@ def read_all(descriptor: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def value(kind: str, key: str, form: Serializer, given: Sequence[Any] = (), is_needed: bool = True) -> Any:
+def value(kind: str, key: str, form: "Serializer", given: Sequence[Any] = (), is_needed: bool = True) -> Any:
     """Reads a value that the disk cache has under a key; None if it has none. A payload that is no value,
     which something else has put there, counts as rejected.
 

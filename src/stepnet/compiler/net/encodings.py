@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stepnet.compiler.values.dtypes import BFLOAT16
+from stepnet.compiler.values.bfloat16 import BFLOAT16
 from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from stepnet.compiler.disk import store
-from stepnet.compiler.disk.data import NotDataError, Serializer
+from stepnet.compiler.disk.data import Serializer
+from stepnet.compiler.disk.entry import NotDataError
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.sources import sources
 from stepnet.compiler.net.digest import digest

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from stepnet.compiler.native.frozen import FrozenCall
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.memory import AnyMemory
 from stepnet.compiler.net.types import Extent
@@ -345,6 +346,19 @@ class Bound(Protocol):
         call: a call like those to come.
         layout: how the sequences of later calls lie, which may have other lengths than those of this call;
             None if they have the same. Their number is the same in any case.
+        """
+        ...
+
+
+@runtime_checkable
+class FreezingBound(Bound, Protocol):
+    """Bound kernel whose calls other processes can run without it."""
+
+    def frozen(self, call: Call, given: Array, structured: Callable[[Results], Any]) -> FrozenCall | None:
+        """Freezes a call, which it runs once; None if it cannot be frozen.
+
+        call: a call whose only sequences are the array `given`.
+        structured: returns the results in the structure and the shapes in which the caller has them.
         """
         ...
 

@@ -4,12 +4,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 
 from stepnet.compiler.values.records import dataclass
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # which NumPy knows by name once ml_dtypes is imported
 SMALL = 16 * 1024
 """The bytes of an array below which two copies take less time than the overhead of a NumPy function."""
 
@@ -44,7 +42,7 @@ DTYPES = {
         Dtype("int64", "i64", "integer", "int64"),
         Dtype("bool", "bool", "bool", "bool"),
         Dtype("float16", "f16", "float", "float32"),
-        Dtype(BFLOAT16.name, "bf16", "float", "float32"),
+        Dtype("bfloat16", "bf16", "float", "float32"),
     )
 }
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from stepnet.compiler.disk import store
-from stepnet.compiler.disk.data import NotDataError, Serializer
+from stepnet.compiler.disk.data import Serializer
+from stepnet.compiler.disk.entry import NotDataError
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.model_files import small_contents
 from stepnet.compiler.disk.sources import sources
@@ -54,10 +55,14 @@ READING = (
 
 
 def load(path: str) -> Any:
+    """Returns the model in a .stepnet file, whose bytes it reads; see `load_contents`."""
+    return load_contents(path, small_contents(path))
+
+
+def load_contents(path: str, contents: bytes | None) -> Any:
     """Returns the model in a .stepnet file; see `stepnet.model.stored.read.load_stored`, which has the
-    errors.
+    errors. contents: the bytes of the file; None if they are many, or nothing is stored.
     """
-    contents = small_contents(path)
     key = None if contents is None else key_of(os.path.basename(path), contents)
     if key is not None and (kept := store.value("model", key, FORM)) is not None:
         return named(made(kept), key)

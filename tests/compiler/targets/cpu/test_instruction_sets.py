@@ -9,6 +9,7 @@ import llvmlite.binding as llvm
 import pytest
 from llvmlite import ir
 
+from stepnet.compiler.native.arm import arm_features
 from stepnet.compiler.targets.cpu import (
     ARM,
     I64,
@@ -22,7 +23,6 @@ from stepnet.compiler.targets.cpu import (
     arithmetic,
     beyond_neon,
 )
-from stepnet.compiler.targets.cpu.machine.arm import arm_features
 
 FEATURES = "+neon,+dotprod,+bf16"
 NEON = Processor("neon", "", FEATURES, 16, 24)

@@ -7,15 +7,14 @@ import mmap
 import numpy as np
 import pytest
 
+from stepnet.compiler.native.pages import HUGE, aligned
 from stepnet.compiler.targets.cpu.machine.memory import (
-    HUGE,
     MOSTLY_FULL,
     POOL,
     WORKSPACES,
     JointAllocation,
     Pool,
     RowAllocator,
-    aligned,
     data_offset,
     items_offset,
     maker_of,

@@ -13,10 +13,11 @@ from typing import Any
 
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
+from stepnet.compiler.native.identity import processor_lines
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.plan.load import Machine
 from stepnet.compiler.plan.partition import How
-from stepnet.compiler.targets.cpu.machine.processor import Processor, processor_lines
+from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.limits import processors
 
 FORM = Serializer(Machine)

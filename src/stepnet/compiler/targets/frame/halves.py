@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stepnet.compiler.targets.frame.arrays import FrameBuffer
-from stepnet.compiler.values.dtypes import BFLOAT16
+from stepnet.compiler.values.bfloat16 import BFLOAT16
 
 Array = np.ndarray
 WIDENED: Mapping[str, str] = {

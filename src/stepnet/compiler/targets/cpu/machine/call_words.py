@@ -67,6 +67,19 @@ part, more_parts: the number of the part of the rows of each block that the thre
 ahead: the pointer to the progress of the call whose outputs this call reads while both run; 0 for none.
 until: the pointer to the words `ENDING`, if sequences may end early; 0 if they may not.
 """
+NUMBERS = (
+    "thread",
+    "part",
+    "more_parts",
+    "room",
+    "lanes",
+    "block_steps",
+    "reverse",
+    "slice",
+    "last_only",
+    "steps",
+)
+"""The words that are numbers; all others are pointers."""
 ROW_TABLES = ("where", "owner", "fresh", "done", "put")
 LANE_TABLES = ("cursor", "left", "current", "count", "ran", "inner_rows", "inner_first", "inner_count")
 STEP_TABLES = ("step_base", "step_rows", "step_changes")

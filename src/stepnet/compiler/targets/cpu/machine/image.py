@@ -13,9 +13,9 @@ import mmap
 import struct
 import sys
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from stepnet.compiler.native.pages import mapped, protect
 from stepnet.compiler.targets.cpu.machine.elf import (
     HEADER,
     IDENT,
@@ -26,7 +26,6 @@ from stepnet.compiler.targets.cpu.machine.elf import (
     ObjectFile,
     Relocation,
 )
-from stepnet.compiler.targets.cpu.machine.memory import mapped
 from stepnet.compiler.values.records import dataclass
 
 ADDRESS = struct.Struct("<Q")
@@ -115,19 +114,3 @@ class Image(NamedTuple):
             ADDRESS.pack_into(memory, offset, (address + addend) % 2**64)
         protect(base, self.size)
         return memory, {name: base + offset for name, offset in self.functions.items()}
-
-
-@cache
-def libc() -> Any:
-    """Returns, through ctypes, the C library and all libraries that this process has loaded globally."""
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def protect(base: int, size: int) -> None:
-    """Makes memory executable and read-only, before its code is called; raises `OSError` if the system does
-    not allow it. base, size: the address of its first page, and its number of bytes.
-    """
-    call = libc()["mprotect"]
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    if call(base, size, mmap.PROT_READ | mmap.PROT_EXEC):
-        raise OSError(ctypes.get_errno(), "the system does not allow generated code to be made executable")

@@ -4,9 +4,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from stepnet.compiler.targets.cpu.machine.image import Image, ObjectCode, libc
+from stepnet.compiler.native.pages import library_address
+from stepnet.compiler.native.system import symbols
+from stepnet.compiler.targets.cpu.machine.image import Image, ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
-from stepnet.compiler.targets.cpu.machine.system import symbols
 from stepnet.compiler.values.records import dataclass
 
 
@@ -51,6 +52,7 @@ class BuiltIn(ctypes.Structure):
 class MachineCode:
     """Loaded object code. It stays loaded as long as this object lives.
 
+    object: the bytes of the object file, without addresses of this process.
     addresses: the address of each function, by name.
     bytes: the size of the instructions.
     called: other machine code whose functions this calls, and which stays loaded with it.
@@ -63,7 +65,7 @@ class MachineCode:
 
         called: other machine code whose functions this calls by name.
         """
-        self.called = called
+        self.object, self.called = code.data, called
         known = symbols() if called is None else {**symbols(), **called.addresses}
         image = Image.of(code.data)
         if image is None:
@@ -83,10 +85,3 @@ class MachineCode:
         """Returns the function `name`, which takes one pointer. result: its ctypes type; None for nothing."""
         start = self.addresses[name]
         return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)
-
-
-def library_address(name: str) -> int:
-    """Returns the address of a function of the C library, which generated code calls by its name."""
-    address = ctypes.cast(libc()[name], ctypes.c_void_p).value
-    assert address is not None
-    return address

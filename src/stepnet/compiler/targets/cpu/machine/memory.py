@@ -10,12 +10,9 @@ The memory is private to the process: after a fork, parent and child each have t
 """
 
 import ctypes
-import errno
-import mmap
 import platform
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate
 from math import prod
@@ -23,14 +20,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.native.pages import PAGE, WORTH_HUGE, aligned, pointer
 from stepnet.errors import LibraryError
 
 Array = np.ndarray
 
-PAGE = 4096
-HUGE = 2 * 1024 * 1024
-WORTH_HUGE = 128 * 1024
-"""The size in bytes from which `aligned` asks for huge pages."""
 MOSTLY_FULL = 3 * 2**19
 """The size in bytes from which a result has separate huge pages: it fills at least three quarters of them."""
 LINE = 64
@@ -38,46 +32,8 @@ APART = 9 * LINE
 """The least distance in bytes from the end of one array to the next in `JointAllocation`."""
 POOLED = 256 * 2**20
 """The most bytes of unused memory that are kept for reuse."""
-PRIVATE: dict[str, int] = (
-    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-)
-"""The arguments that ask the system for memory of this process alone. On Windows there are none: memory
-without a file and without a name is private.
-"""
-NO_MEMORY = (8, 14, 1455)
-"""The errors of Windows for memory that it does not have: ERROR_NOT_ENOUGH_MEMORY, ERROR_OUTOFMEMORY and
-ERROR_COMMITMENT_LIMIT.
-"""
 Shape = tuple[tuple[int, ...], Any]
 """The shape of an array, and its dtype."""
-
-
-def aligned(size: int, worth_huge: int = WORTH_HUGE) -> Array:
-    """Allocates an array of `size` zero bytes, aligned to a page, and in huge pages if it is large. The array
-    owns the memory.
-
-    worth_huge: the size in bytes from which huge pages are asked for.
-    """
-    if size < worth_huge or not hasattr(mmap, "MADV_HUGEPAGE"):
-        memory = np.zeros(size + PAGE, np.uint8)
-        start = -memory.ctypes.data % PAGE
-        return memory[start : start + size]
-    pages = mapped(-(-size // HUGE) * HUGE + HUGE)
-    with suppress(OSError):  # only a hint: systems without huge pages refuse it
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    memory = np.frombuffer(pages, np.uint8)
-    start = -memory.ctypes.data % HUGE
-    return memory[start : start + size]
-
-
-def mapped(size: int) -> mmap.mmap:
-    """Requests `size` zero bytes in new pages from the system; raises `MemoryError` if there are none."""
-    try:
-        return mmap.mmap(-1, size, **PRIVATE)
-    except OSError as error:
-        if error.errno != errno.ENOMEM and getattr(error, "winerror", None) not in NO_MEMORY:
-            raise
-        raise MemoryError(f"the system cannot allocate {size} more bytes") from None
 
 
 class SharedMemory:
@@ -226,20 +182,6 @@ WORKSPACES = Pool(POOLED, worth_huge=MOSTLY_FULL)
 """The pool of workspaces. A call uses little of most of them, and many are kept: in huge pages each would
 take 2 MB of memory, whatever its size.
 """
-
-
-BUFFER: Any = ctypes.c_char.from_buffer
-ADDRESS: Any = ctypes.addressof
-
-
-def pointer(array: Array | None) -> int:
-    """Returns the address of an array's first element, as machine code takes it; 0 for None."""
-    if array is None:
-        return 0
-    try:  # takes an eighth of the time of the general way below
-        return ADDRESS(BUFFER(array))
-    except (TypeError, ValueError):  # it is read-only, or empty
-        return array.__array_interface__["data"][0]
 
 
 @cache

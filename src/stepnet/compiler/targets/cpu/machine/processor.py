@@ -12,16 +12,15 @@ import platform
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
-from itertools import takewhile
 
 import llvmlite
-import numpy as np
 
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
+from stepnet.compiler.native.amx import has_permission
+from stepnet.compiler.native.arm import arm_features, sve_bytes
+from stepnet.compiler.native.identity import processor_identity
 from stepnet.compiler.net.digest import digest
-from stepnet.compiler.targets.cpu.machine.amx import has_permission
-from stepnet.compiler.targets.cpu.machine.arm import arm_features, sve_bytes
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.fork_guard import run_in_thread
 from stepnet.compiler.values.records import dataclass
@@ -173,31 +172,6 @@ def supported_processors() -> tuple[Processor, ...]:
     available = run_in_thread(processors_by_llvm)
     store.put("targets", key, PROCESSORS.packed(available))
     return available
-
-
-def processor_identity() -> str | None:
-    """Returns a text that identifies the processor until the next boot, as a key under which facts about it
-    are stored; None if the system does not describe it. The text includes the features that NumPy has read
-    from the processor itself: an emulator such as Valgrind presents another processor to the process than the
-    system describes.
-    """
-    features = getattr(np._core._multiarray_umath, "__cpu_features__", None)  # pyright: ignore
-    if features is None:
-        return None
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            booted = file.read()
-        description = "".join(processor_lines())
-    except OSError:
-        return None
-    names = " ".join(sorted(name for name, has in features.items() if has))
-    return f"{booted}{description}{names} {sve_bytes()}"
-
-
-def processor_lines() -> list[str]:
-    """Returns Linux' lines on the first processor, without its frequency. Raises `OSError` elsewhere."""
-    with open("/proc/cpuinfo", errors="replace") as file:
-        return [line for line in takewhile(str.strip, file) if "MHz" not in line]
 
 
 def host_name() -> str:

@@ -20,7 +20,7 @@ from importlib import import_module
 
 import llvmlite
 
-from stepnet.compiler.targets.cpu.machine.memory import mapped
+from stepnet.compiler.native.pages import mapped
 from stepnet.compiler.values.packages import LLVMLITE
 from stepnet.errors import LibraryError
 

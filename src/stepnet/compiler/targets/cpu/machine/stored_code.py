@@ -16,15 +16,15 @@ from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.sources import listing, sources
+from stepnet.compiler.native.system import clock
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode
 from stepnet.compiler.targets.cpu.machine.processor import Processor
-from stepnet.compiler.targets.cpu.machine.system import clock
 
 KERNEL = Serializer(ObjectCode)
-GENERATING = ("compiler/values", "compiler/net", "compiler/plan", "compiler/targets")
+GENERATING = ("compiler/values", "compiler/native", "compiler/net", "compiler/plan", "compiler/targets")
 """The folders of the modules that determine the generated code."""
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from stepnet.compiler.native.system import thread_clock
 from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.system import thread_clock
 from stepnet.compiler.values.records import dataclass
 
 WORDS = ("buffer", "bytes", "sum")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.watching import watching
 from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.targets.cpu.machine.machine_code import BuiltIn, NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import data_offset, items_offset, pointer, view
@@ -28,7 +29,6 @@ from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.prepared_tasks import Reach
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, ParallelCalls, TaskGroup
-from stepnet.compiler.targets.watching import watching
 from stepnet.errors import IndexOutsideError
 
 Array = np.ndarray

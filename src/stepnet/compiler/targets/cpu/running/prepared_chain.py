@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+from stepnet.compiler.native.system import clock
+from stepnet.compiler.native.watching import watching
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Call
-from stepnet.compiler.targets.cpu.machine.system import clock
 from stepnet.compiler.targets.cpu.running.form import CallArrays
 from stepnet.compiler.targets.cpu.running.native import CALL, Native
 from stepnet.compiler.targets.cpu.running.prepared_tasks import PreparedTasks, Reach
@@ -13,7 +14,6 @@ from stepnet.compiler.targets.cpu.running.sequence_layout import Sets
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.threads import threads
-from stepnet.compiler.targets.watching import watching
 from stepnet.compiler.values.records import dataclass
 
 # Machine code returns to Python after this many seconds, so that interrupts are handled.

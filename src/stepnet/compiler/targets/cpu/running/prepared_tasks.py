@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 
+from stepnet.compiler.native.watching import Progress, watching
 from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.machine.memory import view
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, Task, TaskGroup
-from stepnet.compiler.targets.watching import Progress, watching
 from stepnet.errors import IndexOutsideError
 
 # Threads are woken for steps that follow each other within CLOSELY seconds. To wake one costs as much as

@@ -1,7 +1,7 @@
 """The runner of a bound kernel: single calls, prepared calls, and steps of streams."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
@@ -21,6 +21,9 @@ from stepnet.compiler.targets.cpu.machine.memory import POOL
 from stepnet.compiler.targets.cpu.running.chain import KernelChain
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
+
+if TYPE_CHECKING:
+    from stepnet.compiler.native.frozen import FrozenCall
 
 
 class Runner:
@@ -57,6 +60,15 @@ class Runner:
         """
         refill = self.native.refill
         return refill.tasks if refill is not None and refill.is_code and self.native.finish is None else None
+
+    def frozen(self, call: Call, given: Array, structured: Callable[[Results], Any]) -> "FrozenCall | None":
+        """Freezes a call, so that other processes can run it; None if it cannot be frozen. The arguments are
+        as of `frozen_call`.
+        """
+        made: FrozenCall | None = late_import("running.freezing").frozen_call(
+            self.chain, call, given, structured
+        )
+        return made
 
     def release(self) -> None:
         """Returns the kernel's memory to the pool. It must not be called afterwards."""

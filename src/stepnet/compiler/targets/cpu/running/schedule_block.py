@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.watching import Progress
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.plan.waves import Across
@@ -29,7 +30,6 @@ from stepnet.compiler.targets.cpu.running.run import Runner
 from stepnet.compiler.targets.packed import CallPacking
 from stepnet.compiler.targets.part_execution import Frame
 from stepnet.compiler.targets.schedule_kernel import BoundParts
-from stepnet.compiler.targets.watching import Progress
 
 NOTHING = np.zeros(0)
 

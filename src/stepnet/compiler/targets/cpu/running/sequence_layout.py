@@ -113,6 +113,11 @@ class SequenceLayout:
             layout = positions.derived[KNOWN] = cls(positions)
         return layout
 
+    @property
+    def tables(self) -> Sequence[Array]:
+        """The tables that the argument words of calls point to, and that this object keeps alive."""
+        return self._held
+
     @computed_once
     def no_steps(self) -> Array:
         """Zeros [batch]: each sequence's number of earlier steps, if a call begins with the first."""

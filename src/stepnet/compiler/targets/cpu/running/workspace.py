@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.system import clock, rest_address
 from stepnet.compiler.plan.load import most_block_steps
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan, Layout
@@ -19,7 +20,6 @@ from stepnet.compiler.targets.cpu.machine.call_words import (
 )
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES, pointer, view
 from stepnet.compiler.targets.cpu.machine.records import CLAIM_BYTES, LINE
-from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
 
 SLACK = 16
 BLOCK_BYTES = 384 * 1024

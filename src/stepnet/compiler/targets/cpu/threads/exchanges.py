@@ -13,11 +13,11 @@ import ctypes
 
 import numpy as np
 
+from stepnet.compiler.native.system import clock, rest_address
 from stepnet.compiler.targets.cpu.machine.memory import aligned, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.system import clock, rest_address
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, TaskGroup
 from stepnet.compiler.values.records import dataclass
 

@@ -14,10 +14,10 @@ freed that a worker still uses, and no worker is lost.
 import ctypes
 from dataclasses import fields
 
+from stepnet.compiler.native.system import BYTES as SEMAPHORE
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.processor import host_processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.machine.system import BYTES as SEMAPHORE
 from stepnet.compiler.values.records import dataclass
 
 EMPTY, SENT, ASLEEP = range(3)

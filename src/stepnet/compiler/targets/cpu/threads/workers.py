@@ -12,10 +12,10 @@ from functools import cache
 
 import numpy as np
 
+from stepnet.compiler.native.system import BYTES as SEMAPHORE
+from stepnet.compiler.native.system import clock, semaphores
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import aligned, view
-from stepnet.compiler.targets.cpu.machine.system import BYTES as SEMAPHORE
-from stepnet.compiler.targets.cpu.machine.system import clock, semaphores
 from stepnet.compiler.targets.cpu.threads.handover import (
     ASLEEP,
     BEGIN,

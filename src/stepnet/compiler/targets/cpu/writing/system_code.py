@@ -4,7 +4,7 @@ import sys
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.system import REST, clock
+from stepnet.compiler.native.system import REST, clock
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, Code
 
 

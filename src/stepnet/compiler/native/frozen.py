@@ -1,0 +1,132 @@
+"""Frozen calls: a call with its machine code and all that this reads, as bytes that any process can run.
+
+    code    instructions and tables                          executable
+    data    packed parameters, argument words, tables        written by calls
+    scratch zeros behind the data: workspaces, values that the call does not return
+
+Both parts contain addresses, of each other and of functions of the system: places, which are filled in where
+the call is to run. What it runs are then the same instructions on the same words as in the process that froze
+it, so results have the same bits.
+"""
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from stepnet.compiler.native.amx import has_permission
+from stepnet.compiler.native.pages import aligned, library_address, mapped, pointer, protect
+from stepnet.compiler.native.system import rest_address, symbols
+from stepnet.compiler.values.records import dataclass
+
+ADDRESS = struct.Struct("<Q")
+CODE, DATA = 0, 1
+"""The parts of a frozen call, and the first bases of addresses; the functions of `names` follow."""
+REST = "rest"
+"""The name of the system's short sleep among the functions, which has another one on each system."""
+
+
+@dataclass(frozen=True)
+class FrozenResult:
+    """A result of a frozen call, in a new array at each call.
+
+    shape, dtype: those of the array. word: its argument word.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    word: int
+
+
+@dataclass(frozen=True)
+class FrozenCall:
+    """A call of some shapes with its machine code and all that this reads.
+
+    code, data: the bytes of the two parts, with zeros where addresses belong. scratch: the bytes behind data.
+    addresses: a row for each address: the part and the offset where it belongs, its base (a part, or a
+        function), and what is added to it.
+    names: the functions of the system, by name.
+    entry: the offset of the function in the code.
+    words, status, progress: the offsets in the data of the argument words, of the word that is set if an
+        index is outside its table, and of the progress of the call.
+    begun: the words of progress ahead of a call. pause: the index of the one that is cleared to go on.
+    tiles: whether code may use the tile registers of the processor, which the system is asked for.
+    shared: whether several threads would share the call, which runs on one here.
+    inputs: the argument words with the address of the array that a call is given.
+    results: the arrays that a call returns.
+    """
+
+    code: bytes
+    data: bytes
+    scratch: int
+    addresses: np.ndarray
+    names: tuple[str, ...]
+    entry: int
+    words: int
+    status: int
+    progress: int
+    begun: tuple[int, ...]
+    pause: int
+    tiles: bool
+    shared: bool
+    inputs: tuple[int, ...]
+    results: tuple[FrozenResult, ...]
+
+
+class ReadyCall:
+    """A frozen call in memory, ready to run. One thread at a time may run it.
+
+    seconds: the time of its runs so far, if several threads would share the call.
+    """
+
+    def __init__(self, frozen: FrozenCall) -> None:
+        """Loads a frozen call: fills in its addresses, and makes its code executable."""
+        self.inputs, self.pause, self.shared, self.seconds = frozen.inputs, frozen.pause, frozen.shared, 0.0
+        self.results = [(each.shape, np.dtype(each.dtype), each.word) for each in frozen.results]
+        self.code, self.data = mapped(len(frozen.code)), aligned(len(frozen.data) + frozen.scratch)
+        self.code[: len(frozen.code)] = frozen.code
+        self.data[: len(frozen.data)] = np.frombuffer(frozen.data, np.uint8)
+        begin, data = ctypes.addressof(ctypes.c_char.from_buffer(self.code)), pointer(self.data)
+        fill_in(frozen, (self.code, self.data), (begin, data))
+        protect(begin, len(frozen.code))
+        numbers: Any = self.data.view(np.int64)
+        head = np.array(frozen.begun)
+        self.words = memoryview(numbers[frozen.words // 8 :])
+        self.progress = numbers[frozen.progress // 8 :][: len(head)]
+        self.status = memoryview(numbers[frozen.status // 8 :])
+        self.begun, self.argument = head, data + frozen.words
+        self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(begin + frozen.entry)
+
+    def run(self, given: np.ndarray) -> list[np.ndarray] | None:
+        """Runs the call on an array of the shape and dtype for which it was frozen, in C's order; returns its
+        results. None if an index is outside of its table.
+        """
+        arrays, address = list[np.ndarray](), pointer(given)
+        for word in self.inputs:
+            self.words[word] = address
+        for shape, dtype, word in self.results:
+            arrays.append(np.empty(shape, dtype))
+            self.words[word] = pointer(arrays[-1])
+        self.progress[:] = self.begun
+        self.status[0], begun = 0, perf_counter() if self.shared else 0.0
+        while self.call(self.argument):  # it returns from time to time, so that interrupts are handled
+            self.progress[self.pause] = 0
+        if self.shared:
+            self.seconds += perf_counter() - begun
+        return None if self.status[0] else arrays
+
+
+def fill_in(frozen: FrozenCall, parts: Sequence[Any], begins: tuple[int, int]) -> None:
+    """Writes the addresses of a frozen call into its parts, which begin at the addresses `begins`."""
+    known = {**symbols(), REST: rest_address()} if frozen.names else {}
+    bases = [*begins, *(known.get(name) or library_address(name) for name in frozen.names)]
+    for part, offset, base, added in frozen.addresses.tolist():
+        ADDRESS.pack_into(parts[part], offset, (bases[base] + added) % 2**64)
+
+
+def ready_call(frozen: FrozenCall) -> ReadyCall | None:
+    """Loads a frozen call; None if the system does not permit registers that its code may use."""
+    return ReadyCall(frozen) if has_permission() or not frozen.tiles else None

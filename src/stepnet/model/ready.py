@@ -1,0 +1,191 @@
+"""Models of files that are ready for a call that an earlier process stored, and are made if more is asked.
+
+    bytes of the file, versions, processor --key--> the call of some shape, with code and parameters
+    another call, any attribute                     the model, made as without a stored call
+
+A process that repeats the first call of an earlier one imports no net, no plan and no engine, which take
+longer than the call. The stored call is the same machine code on the same words, so its results have the same
+bits. `keeping.py` stores it.
+"""
+
+import os
+import sys
+from abc import ABC
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from stepnet.compiler.disk import store
+from stepnet.compiler.disk.data import Serializer
+from stepnet.compiler.disk.folder import NotUsableError
+from stepnet.compiler.disk.sources import sources
+from stepnet.compiler.native.frozen import FrozenCall, FrozenResult, ReadyCall, ready_call
+from stepnet.compiler.native.identity import processor_facts
+from stepnet.compiler.native.watching import watching
+from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.hashing import digest_of_texts
+from stepnet.compiler.values.records import dataclass
+from stepnet.compiler.values.structure import rebuilder
+
+Make = Callable[[], Any]
+DETERMINING = (
+    *("compiler/disk", "compiler/values", "compiler/native", "compiler/net", "compiler/trace"),
+    *("compiler/plan", "compiler/targets", "importers", "layout", "model", "onnx", "ragged"),
+)
+"""The folders whose modules determine a stored call: their sources are part of the key."""
+
+BREAK_EVEN = 0.03
+"""The seconds of runs after which the model is made, if several threads share its calls: as long as that
+takes. So a process that calls a model once does not wait for it, and one that goes on loses little.
+"""
+
+
+@dataclass(frozen=True)
+class StoredCall:
+    """A call of a model on one array, as it is stored.
+
+    frozen: the call itself. shape, dtype: those of the array. structure: that of the results.
+    """
+
+    frozen: FrozenCall
+    shape: tuple[int, ...]
+    dtype: str
+    structure: Any
+
+
+FORM = Serializer(StoredCall, FrozenCall, FrozenResult)
+
+
+class Keeper(NamedTuple):
+    """Where the first call of a model is stored.
+
+    key: its key in the disk cache. gives_final: whether a call of the model returns its memories.
+    """
+
+    key: str
+    gives_final: bool
+
+
+def loaded(ending: str, contents: bytes, make: Make) -> Any:
+    """Returns the model of a file: one that is made when it is needed, if a call of it is stored.
+
+    ending, contents: the kind of the file, and its bytes. make: makes the model of these bytes.
+    """
+    key = key_of(ending, contents)
+    stored: StoredCall | None = None if key is None else store.value("call", key, FORM, is_needed=False)
+    if stored is not None and (call := ready_call(stored.frozen)) is not None:
+        return ReadyModel(
+            Known([call], stored.shape, np.dtype(stored.dtype), rebuilder(stored.structure)), make
+        )
+    model = make()
+    if key is not None:
+        model.programs.calls.keeper = Keeper(key, model.gives_final)
+    return model
+
+
+def key_of(ending: str, contents: bytes) -> str | None:
+    """Computes the key of a file's stored call: of the bytes of the file, the sources, versions, settings and
+    the processor. None if the sources cannot be listed, or the system does not describe the processor.
+    """
+    own = sorted(pair for pair in os.environ.items() if pair[0].startswith("STEPNET_"))
+    chosen = [pair for pair in own if not pair[0].startswith("STEPNET_CACHE")]
+    try:
+        code, processor = sources(*DETERMINING), processor_facts()
+    except NotUsableError:
+        return None
+    if processor is None:
+        return None
+    return digest_of_texts(code, processor, sys.version, np.__version__, repr(chosen), ending, contents)
+
+
+class Known(NamedTuple):
+    """A stored call of a model, and what it is for.
+
+    idle: the call, unless a thread is running it. shape, dtype: those of the array that it is given.
+    made: returns its results in their structure.
+    """
+
+    idle: list[ReadyCall]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    made: Callable[[list[np.ndarray]], Any]
+
+    def run(self, given: Any) -> tuple[Any] | None:
+        """Runs the call on an array; returns its results, or None, having done nothing, for what it is not
+        for: another argument, a call that is watched, an index outside of its table, two threads at once.
+        """
+        is_own = type(given) is np.ndarray and given.shape == self.shape and given.dtype == self.dtype
+        if not is_own or not given.flags.c_contiguous or watching() is not None:
+            return None
+        try:
+            call = self.idle.pop()
+        except IndexError:  # another thread runs it
+            return None
+        try:
+            results = call.run(given) if call.seconds < BREAK_EVEN else None
+        finally:
+            self.idle.append(call)
+        return None if results is None else (self.made(results),)
+
+
+class ReadyModel(ABC):  # noqa: B024 - as `Model`: objects turn from one class into the other
+    """A model of a file that is not made yet. It runs the call that is stored, and becomes the model itself
+    for everything else: any attribute, another call, `isinstance`, its text, a copy.
+    """
+
+    def __init__(self, known: Known, make: Make) -> None:
+        """Takes the stored call, and the function that makes the model."""
+        vars(self).update(_known=known, _make=make)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Runs the model; see `Model.__call__`."""
+        known: Known | None = vars(self).get("_known")
+        if known is not None and len(arguments) == 1 and not options:
+            results = known.run(arguments[0])
+            if results is not None:
+                return results[0]
+        return become_model(self)(*arguments, **options)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The class of the model, which is made for this: `isinstance` asks for it."""
+        return CLASS.__get__(become_model(self))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(become_model(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(become_model(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(become_model(self), name)
+
+    def __dir__(self) -> Any:
+        return dir(become_model(self))
+
+    def __repr__(self) -> str:
+        return repr(become_model(self))
+
+    def __str__(self) -> str:
+        return str(become_model(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return become_model(self).__reduce_ex__(protocol)
+
+
+CLASS: Any = vars(object)["__class__"]
+"""The attribute of every object, which `ReadyModel` hides."""
+
+
+def become_model(ready: Any) -> Any:
+    """Makes the model that an object stands for, and turns the object into it: it gets the attributes and the
+    class of the model, at once for all threads. Returns the object.
+    """
+    make: Any = ready.__dict__.get("_make")
+    model: Any = None if make is None else make()
+    with IMPORTS:  # one thread at a time, and between two forks
+        if model is not None and CLASS.__get__(ready) is ReadyModel:
+            object.__setattr__(ready, "__dict__", model.__dict__)
+            CLASS.__set__(ready, CLASS.__get__(model))
+    return ready

@@ -1,0 +1,253 @@
+"""Models of files whose call is stored: ready to run it, with the same bits, and the model for all else."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from constants import Constants
+from same_bits import assert_same_bits
+from zoo import rnn_of, uniform
+
+import stepnet as sn
+from stepnet.compiler.targets.cpu.machine.call_words import NUMBERS, WORDS
+from stepnet.compiler.values import leaves
+from stepnet.model.ready import ReadyModel
+from stepnet.onnx import save
+
+SHAPE = 2, 5, 3
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for the cache."""
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def saved(folder: Path, ending: str = "stepnet", cell: str = "gru") -> tuple[Any, str]:
+    """A model of a cell, and a file of it."""
+    model, path = rnn_of(cell, 3, 4, seed=0), str(folder / f"m.{ending}")
+    if ending == "onnx":
+        save(model, path)
+    else:
+        model.save(path)
+    return model, path
+
+
+def made(path: str) -> Any:
+    """The model of a file whose call is stored, made."""
+    model = sn.load(path)
+    assert type(model) is ReadyModel
+    assert isinstance(model, sn.Model)
+    assert type(model) is not ReadyModel
+    return model
+
+
+def arrays_of(results: Any) -> list[np.ndarray]:
+    """The arrays of the results of a call."""
+    return [each.values if isinstance(each, sn.Ragged) else each for each in leaves(results)]
+
+
+def stored(path: str, x: np.ndarray) -> Any:
+    """The results of a first call, which is stored."""
+    model = sn.load(path)
+    assert type(model) is not ReadyModel
+    return model(x)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("ending", ["stepnet", "onnx"])
+def test_a_stored_call_has_the_bits_of_the_model(ending: str, cell: str, tmp_path: Path) -> None:
+    _, path = saved(tmp_path, ending, cell)
+    stored(path, np.zeros(SHAPE, "float32"))
+    model = made(path)
+    for seed in range(2):
+        x = uniform(*SHAPE, seed=seed)
+        ready = sn.load(path)
+        results = ready(x)
+        assert type(ready) is ReadyModel
+        expected = model(x)
+        assert_same_bits(arrays_of(results), arrays_of(expected))
+        ready.explain()  # it is the model now
+        assert_same_bits(ready(x), results)
+
+
+def test_anything_else_is_asked_of_the_model(tmp_path: Path) -> None:
+    model, path = saved(tmp_path)
+    x = uniform(*SHAPE)
+    stored(path, x)
+    others: list[dict[str, Any]] = [
+        {"sequences": x[:, :3]},
+        {"sequences": x[:1]},
+        {"sequences": np.asfortranarray(x)},
+        {"sequences": sn.Ragged.from_list([x[0], x[1, :2]])},
+        {"sequences": x, "lengths": [5, 2]},
+        {"sequences": x, "last_only": True},
+        {"sequences": x, "time_major": True},
+        {"sequences": x, "initial": uniform(2, 4)},
+        {"sequences": x, "mask": np.ones((2, 5), bool)},
+    ]
+    for options in others:
+        ready = sn.load(path)
+        assert type(ready) is ReadyModel
+        assert_same_bits(arrays_of(ready(**options)), arrays_of(model(**options)))
+        assert type(ready) is sn.RNN
+    with pytest.raises(sn.StepnetError, match=r"f64\[3\], and the model was saved for rows f32\[3\]"):
+        sn.load(path)(x.astype("float64"))
+    assert isinstance(sn.load(path), sn.RNN)
+    assert repr(sn.load(path)) == repr(model)
+    assert_same_bits(sn.load(path).params, model.params)
+    assert "explain" in dir(sn.load(path))
+    for twin in (
+        copy.copy(sn.load(path)),
+        copy.deepcopy(sn.load(path)),
+        pickle.loads(pickle.dumps(sn.load(path))),
+    ):
+        assert_same_bits(twin(x), model(x))
+    with pytest.raises(sn.StepnetError, match="the params of this RNN cannot be set"):
+        sn.load(path).params = {}
+
+
+def test_a_file_that_is_gone_is_not_read_again(tmp_path: Path) -> None:
+    _, path = saved(tmp_path, "onnx")
+    x = uniform(*SHAPE)
+    expected = stored(path, x)
+    ready = sn.load(path)
+    os.remove(path)
+    assert_same_bits(ready(x, lengths=[5, 5]), expected)
+
+
+def test_a_call_that_is_watched_reports_its_progress(tmp_path: Path, constants: Constants) -> None:
+    constants("stepnet.compiler.targets.cpu.running.prepared_chain", SLICE=1e-9)
+    _, path = saved(tmp_path)
+    x = uniform(2, 900, 3)
+    stored(path, x)
+    assert type(made(path)) is sn.RNN
+    reports = list[Any]()
+    with sn.progress(reports.append):
+        sn.load(path)(x)
+    assert reports[-1].is_done
+    assert reports[-1].steps == 1800
+
+
+def test_threads_share_a_ready_model(tmp_path: Path) -> None:
+    model, path = saved(tmp_path)
+    x = uniform(*SHAPE)
+    stored(path, x)
+    ready, gate, made = sn.load(path), Barrier(4), dict[int, Any]()
+
+    def run(number: int) -> None:
+        gate.wait()
+        for count in range(50):
+            made[number] = ready(x) if number or count < 25 else ready(x, lengths=[5, 5])
+
+    threads = [Thread(target=run, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert type(ready) is sn.RNN
+    for number in range(4):
+        assert_same_bits(made[number], model(x))
+
+
+def test_a_model_whose_calls_threads_share_is_made_in_the_long_run(
+    tmp_path: Path, constants: Constants
+) -> None:
+    _, path = saved(tmp_path)
+    x = uniform(*SHAPE)
+    stored(path, x)
+    ready = sn.load(path)
+    constants("stepnet.model.ready", BREAK_EVEN=0.0)
+    ready(x)
+    assert type(ready) is sn.RNN
+
+
+def test_a_damaged_call_is_not_run(tmp_path: Path, cache: Path) -> None:
+    _, path = saved(tmp_path)
+    x = uniform(*SHAPE)
+    stored(path, x)
+    (entry,) = cache.glob("*.call")
+    data = entry.read_bytes()
+    entry.write_bytes(data[:-1])
+    stored(path, x)  # and stored again
+    assert type(sn.load(path)) is ReadyModel
+    assert entry.read_bytes()[48:] == data[48:]
+
+
+def test_each_fact_changes_the_key_of_a_call(
+    tmp_path: Path, constants: Constants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path = saved(tmp_path)
+    stored(path, uniform(*SHAPE))
+    monkeypatch.setattr("stepnet.model.ready.processor_facts", lambda: "another")
+    stored(path, uniform(*SHAPE))
+    constants("stepnet.model.ready", DETERMINING=("compiler/disk",))
+    stored(path, uniform(*SHAPE))
+    assert type(sn.load(path)) is ReadyModel
+
+
+@pytest.mark.parametrize("value", ["x86-64-v3", "generic"])
+def test_another_instruction_set_has_another_call(value: str, tmp_path: Path, monkeypatch: Any) -> None:
+    _, path = saved(tmp_path)
+    stored(path, uniform(*SHAPE))
+    monkeypatch.setenv("STEPNET_CPU", value)
+    assert type(sn.load(path)) is not ReadyModel
+
+
+def test_calls_that_one_kernel_does_not_run_are_not_stored(tmp_path: Path, cache: Path) -> None:
+    gru, path = rnn_of("gru", 3, 3, seed=0), tmp_path / "m.stepnet"
+    table = uniform(7, 3)
+    models = [
+        sn.Stack([gru, rnn_of("gru", 3, 4, seed=1)]),
+        sn.Graph(lambda x, params: sn.reduce(gru(x)[0], "mean"), inputs=sn.Spec(3, "float32")),
+    ]
+    x = uniform(*SHAPE)
+    for model in models:
+        model.save(path, force=True)
+        for _ in range(2):
+            assert_same_bits(sn.load(path)(x), model(x))
+    indexed = sn.RNN(lambda x, h, p: (h + p[x], h + p[x]), table, memory=3, inputs=sn.Spec((), "int64"))
+    indexed.save(path, force=True)
+    numbers = np.array([[1, 2], [3, 4]])
+    for _ in range(2):
+        assert_same_bits(sn.load(path)(numbers), indexed(numbers))
+        with pytest.raises(sn.StepnetError, match="7"):
+            sn.load(path)(numbers + 3)
+
+
+def test_words_of_a_call_are_numbers_or_addresses() -> None:
+    assert {*NUMBERS} < {*WORDS}
+    assert "constants" not in NUMBERS
+
+
+FIRST = """
+import sys
+import numpy as np
+import stepnet as sn
+model = sn.load(sys.argv[1])
+model(np.zeros((2, 5, 3), "float32"))
+ours = {name.removeprefix("stepnet.") for name in sys.modules if name.startswith("stepnet.")}
+late = ["compiler.net", "compiler.trace", "compiler.plan", "compiler.targets", "model.model", "ragged"]
+print(len(ours), sorted(ours.intersection(late)), sorted(sys.modules.keys() & {"ml_dtypes", "llvmlite"}))
+"""
+MOST_MODULES = 32
+"""The modules of stepnet that a process imports to run a stored call."""
+
+
+@pytest.mark.parametrize("ending", ["stepnet", "onnx"])
+def test_a_stored_call_needs_no_net_no_plan_and_no_engine(ending: str, tmp_path: Path) -> None:
+    _, path = saved(tmp_path, ending)
+    stored(path, np.zeros(SHAPE, "float32"))
+    done = subprocess.run([sys.executable, "-c", FIRST, path], capture_output=True, text=True, check=True)
+    count, _, others = done.stdout.partition(" ")
+    assert others.strip() == "[] []"
+    assert int(count) <= MOST_MODULES
