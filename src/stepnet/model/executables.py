@@ -14,12 +14,14 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from stepnet.compiler.targets import AtAddresses, Bound, Call, Kernel, PreparedCall, Results, RunAt, Spec
+from stepnet.compiler.targets import AtTensors, Bound, Call, Kernel, PreparedCall, Results, RunOn
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.lending import Spec
 from stepnet.compiler.values.once import put_latest
 from stepnet.errors import IndexOutsideError
 
@@ -34,6 +36,10 @@ MOST_FORMS = 64
 MOST_COUNTED = 8
 """The largest number of forms of a program whose calls are counted. Their keys hold the positions of
 sequences.
+"""
+MOST_LISTS = 4
+"""The largest number of lists of tensors for which a prepared call is kept, as modules of the same net have
+other layouts of results.
 """
 MOST_MISSED = 32
 """The calls of a form that find its prepared call in use, after which the form is prepared again."""
@@ -191,31 +197,22 @@ def prepared_for(bound: Bound, parameters: Sequence[Array], call: Call, changes:
 class ReboundCall:
     """A prepared call, and the kernel whose parameters are replaced before each run of it.
 
-    run_at: runs it on memory at addresses, once `at` has made it; None if it does not run so.
+    runs: what runs it on tensors, by the identity of the facts about these, with them.
     """
-
-    run_at: "RunAt | None"
 
     def __init__(self, bound: Bound, prepared: PreparedCall) -> None:
         """Takes the kernel (compiled net) with parameters, and the call that was prepared of it."""
         self.bound, self.prepared = bound, prepared
+        self.runs = OrderedDict[int, tuple[AtTensors, "RunOn | None"]]()
 
-    def at(self, places: AtAddresses, specs: Sequence[Spec]) -> "RunAt | None":
-        """Makes the function that replaces the parameters, and runs the call, on memory at addresses.
+    def at(self, places: AtTensors, specs: Sequence[Spec]) -> "RunOn | None":
+        """Makes the function that replaces the parameters, and runs the call, on the memory of tensors.
 
-        places: which addresses they are. specs: the shapes and dtypes of the parameters.
+        places: the values in the tensors. specs: the shapes and dtypes of the parameters.
         """
         packing = self.bound.packing_tasks()
-        run = self.prepared.at(places, packing or ())
-        if run is None or packing is not None:
-            return run
-
-        def rebound(addresses: Sequence[int]) -> object:
-            """Replaces the parameters, and then runs the call. Returns False if they cannot be replaced."""
-            parameters = [addresses[place] for place in places.parameters]
-            return self.bound.rebind_at(parameters, specs) and run(addresses)
-
-        return rebound
+        rebind = None if packing is not None else partial(self.bound.rebind_at, specs=specs)
+        return self.prepared.at(places, packing or (), rebind)
 
 
 class Runs(Executables[ReboundCall]):
@@ -248,26 +245,22 @@ class Runs(Executables[ReboundCall]):
             idle.append(own)
         return self.once(parameters, call)
 
-    def run_at(
-        self,
-        form: Form,
-        addresses: Sequence[int],
-        places: AtAddresses,
-        specs: Sequence[Spec],
-    ) -> bool:
-        """Runs a prepared call of the kernel on memory at addresses; returns whether it did: False, having
-        written nothing, if no call of this form (key) is free, or none runs so.
+    def run_on(self, form: Form, tensors: list[Any], places: AtTensors, specs: Sequence[Spec]) -> bool:
+        """Runs a prepared call of the kernel on tensors; returns whether it did: False, having run nothing,
+        if no call of this form (key) is free, none runs so, or a tensor lends no memory.
 
-        places: which addresses they are, the same for all calls of the form. specs: the shapes and dtypes of
+        places: the values in the tensors, the same for all calls of the form. specs: the shapes and dtypes of
         the parameters.
         """
         if (taken := self.take(form)) is None:
             return False
         own, idle = taken
         try:
-            if "run_at" not in own.__dict__:
-                own.run_at = own.at(places, specs)
-            return own.run_at is not None and own.run_at(addresses) is not False
+            if (found := own.runs.get(id(places))) is None:
+                found = places, own.at(places, specs)
+                put_latest(own.runs, id(places), found, MOST_LISTS)
+            run = found[1]
+            return run is not None and run(tensors)
         finally:
             idle.append(own)
 

@@ -51,21 +51,9 @@ def save_for_backward(ctx: Any, tensors: Sequence[Any]) -> None:
     ctx.forms = [*map(form_of, tensors)]
 
 
-def saved_for_backward(ctx: Any) -> tuple[Any, ...]:
-    """Returns the tensors that `save_for_backward` saved. They are read once, as activation checkpointing
-    needs it.
-
-    Raises `InputError` if a hook on saved tensors gives one of another shape or dtype: machine code reads the
-    memory of what was saved.
-    """
-    tensors = ctx.saved_tensors
-    check_saved(tensors, ctx.forms)
-    return tensors
-
-
 def check_saved(tensors: Sequence[Any], forms: list[Any]) -> None:
     """Raises `InputError` if a hook on saved tensors changed the shape or the dtype of one of these, whose
-    forms, by `form_of`, are given.
+    forms, by `form_of`, are given: machine code reads the memory of what was saved.
     """
     if [*map(form_of, tensors)] == forms:
         return

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepnet.compiler.targets import Order
-from stepnet.compiler.values.once import entry_of
 from stepnet.errors import InputError
 from stepnet.model.gradients.differentiable import DifferentiableNet, Passes
 from stepnet.model.gradients.pieces import Checkpoint
@@ -19,9 +18,8 @@ from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import (
     PLAIN,
     carried,
-    form_of,
+    check_saved,
     save_for_backward,
-    saved_for_backward,
 )
 from stepnet.torch.mapped import MappedAxis, MappedNet, mapped
 from stepnet.torch.places import ON_HOST, place_of
@@ -67,8 +65,7 @@ def call_of(passes: Passes, positions: Positions, tensors: Sequence[Any], is_on_
     """
     if not is_on_host or not positions.is_even or not {*map(type, tensors)} <= {*PLAIN, type(None)}:
         return TensorCall(passes, positions)
-    key = positions.key, *map(form_of, tensors)
-    return entry_of(passes.calls, key, lambda: TensorCall.of(passes, positions, tensors))
+    return TensorCall.of(passes, positions, tensors)
 
 
 def run_tensors(
@@ -175,13 +172,12 @@ class QuickFunction(torch.autograd.Function):
 
         call: both passes, and where the steps of the sequences lie. tensors: the inputs of the net.
         """
-        ctx.call, net = call, call.passes.net
+        ctx.call, small, net = call, call.small, call.passes.net
         count_products(net, call.positions)
-        if (small := call.small) is not None:
+        if small is not None:
             results, saved = small.forward(call, tensors)
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(*tensors, *saved)
-            ctx.count, ctx.forms, ctx.floats, ctx.like = len(tensors), small.forms, small.floats, small.like
             return (*results,)
         made = run_forward(call.passes, call.positions, call.layout.flat(tensors))
         results = call.layout.of_module(made[: len(net.results)])
@@ -206,28 +202,26 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
     PyTorch tracks.
     """
     call: TensorCall = ctx.call
-    (passes, positions, layout, small), wanted = call, call.passes.wanted
-    every = saved_for_backward(ctx)
-    tensors, saved, made = every[: ctx.count], every[ctx.count :], None
-    if (
-        torch.is_grad_enabled()
-        or is_transformed()
-        or any(each is not None and is_batched(each) for each in cotangents)
-    ):
-        known = carried(layout.of_net(known_cotangents(ctx, cotangents)))
-        flat = layout.flat(tensors)
+    every = ctx.saved_tensors  # read once, as activation checkpointing needs it
+    small, is_differentiated = call.small, torch.is_grad_enabled() or is_transformed()
+    if not (is_differentiated or small is None) and (made := small.backward(every, cotangents)) is not None:
+        count_products(call.passes.net, call.positions, call.passes.wanted)
+        return made
+    kept = small or ctx
+    check_saved(every, kept.forms)
+    (passes, positions, layout, _), wanted, tensors = call, call.passes.wanted, every[: kept.count]
+    known, flat = layout.of_net(known_cotangents(kept, cotangents)), layout.flat(tensors)
+    if is_differentiated or any(map(is_batched, known)):
         gradient = MappedNet(passes.net, passes.engine, positions).gradient(wanted)
-        made = as_inputs(run_several(gradient, [*flat, *known]), flat, wanted)
-    elif small is not None:
-        made = small.backward(tensors, cotangents, saved)
-        saved = small.values(passes, saved) if made is None else saved
-    if made is None:
+        made = as_inputs(run_several(gradient, [*flat, *carried(known)]), flat, wanted)
+    else:
         count_products(passes.net, positions, wanted)
-        known = layout.of_net(known_cotangents(ctx, cotangents))
-        made = run_backward(passes, positions, layout.flat(tensors), known, saved)
+        saved = every[kept.count :]
+        saved = saved if small is None else small.values(saved)
+        made = run_backward(passes, positions, flat, known, saved)
     if layout.lead and wanted[0] == 0:
         made = [made[0].view(tensors[0].shape), *made[1:]]
-    return None, *by_place(ctx, wanted, made)
+    return None, *by_place(kept, wanted, made)
 
 
 # ---- what both functions do --------------------------------------------------------------------------------
@@ -247,12 +241,14 @@ def keep(
     ctx.like = [like_of(output[place]) for place in floats]
 
 
-def known_cotangents(ctx: Any, cotangents: Sequence[Any]) -> list[Any]:
-    """Returns the cotangents of the floating-point results of a function; zeros for those that are None."""
-    given = [cotangents[place] for place in ctx.floats]
+def known_cotangents(kept: Any, cotangents: Sequence[Any]) -> list[Any]:
+    """Returns the cotangents of the floating-point results of a function; zeros for those that are None.
+    kept: what `keep` stored, or a `SmallCall`.
+    """
+    given = [cotangents[place] for place in kept.floats]
     return [
         torch.zeros(shape, dtype=dtype, device=device) if tensor is None else tensor
-        for tensor, (shape, dtype, device) in zip(given, ctx.like, strict=True)
+        for tensor, (shape, dtype, device) in zip(given, kept.like, strict=True)
     ]
 
 
@@ -274,11 +270,11 @@ def run_several(run: MappedNet, inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(torch._add_batch_dim(tensor, 0, level) for tensor in results)
 
 
-def by_place(ctx: Any, wanted: Sequence[int], gradients: Sequence[Any]) -> tuple[Any, ...]:
+def by_place(kept: Any, wanted: Sequence[int], gradients: Sequence[Any]) -> tuple[Any, ...]:
     """Returns gradients by the inputs of a net; None for those without a gradient. wanted: the positions of
-    the inputs that have gradients.
+    the inputs that have gradients. kept: as of `known_cotangents`.
     """
-    each = [None] * ctx.count
+    each = [None] * kept.count
     for place, gradient in zip(wanted, gradients, strict=True):
         each[place] = gradient
     return (*each,)

@@ -3,8 +3,9 @@
     first call     all checks of shapes, dtypes and tools; a net, its passes, the positions of the steps
     later calls    the kind of the call, as one key; the forward pass
 
-The kind has all that these depend on: settings of the module, and of each tensor its dtype, shape, device and
-whether it needs a gradient. In small steps of training the checks take longer than the machine code.
+The kind has what these depend on: settings of the module, the dtype, shape and device of the data, and which
+tensors need a gradient. Dtypes, shapes and devices of weights are checked by the forward pass. In small steps
+of training the checks take longer than the machine code.
 """
 
 import operator
@@ -18,7 +19,7 @@ from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_watched, wanted_of
 from stepnet.torch.sequences import PLACES
-from stepnet.torch.tensor_calls import ResultLayout, TensorCall
+from stepnet.torch.tensor_calls import OtherTensorsError, ResultLayout, TensorCall
 
 torch: Any = pytorch("torch")
 KNOWN = "_known_calls"
@@ -27,6 +28,7 @@ None for each."""
 MOST_KINDS = 16
 """The largest number of kinds of calls that a module keeps. Beyond it all are dropped."""
 FACTS = operator.attrgetter("dtype", "shape", "requires_grad", "device", "layout")
+NEEDS_GRADIENT = operator.attrgetter("requires_grad")
 Kind = tuple[Any, ...]
 Found = tuple[list[Any], Kind]
 """The weights of a module, and the kind of a call."""
@@ -43,12 +45,12 @@ def found_kind(module: Any, data: Any) -> Found | None:
     if (found := module.tensors_and_settings()) is None:
         return None
     weights, settings = found
-    if not {*map(type, weights)} <= PLAIN or IS_WRAPPED(data) or data.is_nested:
+    if not PLAIN.issuperset(map(type, weights)) or IS_WRAPPED(data) or data.is_nested:
         return None
     if place_on(data.device, module.engine) is not ON_HOST:
         return None
     how = module.engine, module.checkpoint, module.saved, module.batch_first
-    return weights, (*how, *settings, *map(FACTS, (data, *weights)))
+    return weights, (*how, *settings, FACTS(data), *map(NEEDS_GRADIENT, weights))
 
 
 def run_known(module: Any, data: Any) -> tuple[Any, Found | None]:
@@ -62,7 +64,10 @@ def run_known(module: Any, data: Any) -> tuple[Any, Found | None]:
     if calls is None or (known := calls.get(kind)) is None:
         return None, found
     call, zeros = known
-    return APPLY(call, data, *zeros, *weights), found
+    try:
+        return APPLY(call, data, *zeros, *weights), found
+    except OtherTensorsError:
+        return None, found
 
 
 def noted(

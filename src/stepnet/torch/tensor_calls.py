@@ -3,21 +3,24 @@
     TensorCall     both passes of a net, where the steps lie, and the form of the results
     SmallCall      both passes on the memory of tensors, which PyTorch allocates
 
-A small call makes no array of a tensor, nor a tensor of an array. What it saves besides inputs and results is
-one tensor.
+A small call makes no array of a tensor, nor a tensor of an array, and Python reads no address: machine code
+takes the list of the tensors. What a call saves besides inputs and results is one tensor.
 """
 
 import ctypes
 from collections.abc import Sequence
 from functools import partial
-from math import prod
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
-from stepnet.model.gradients.addressed import AddressedNet, OneArray
+from stepnet.compiler.targets import RunOn
+from stepnet.compiler.values.lending import Place, Spec, TensorList, bytes_of
+from stepnet.compiler.values.once import entry_of
+from stepnet.model.gradients.addressed import OneArray
 from stepnet.model.gradients.differentiable import Passes
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import PLAIN, array_of, form_of, tensor_of
+from stepnet.torch.arrays import PLAIN, array_of, form_of
+from stepnet.torch.lending import LENDER
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.running import run_forward
 from stepnet.torch.sequences import COMPUTED, HOST
@@ -25,16 +28,16 @@ from stepnet.torch.sequences import COMPUTED, HOST
 torch: Any = pytorch("torch")
 SMALL = 3 * 2**19
 """The most bytes of a result or of a gradient that PyTorch allocates. Memory of larger ones is reused."""
+UNREAD = 1
+"""Stands for the address of a memory of zeros that calls do not give: no value is read there."""
 like_of: Any = attrgetter("shape", "dtype", "device")
 """Returns what `torch.zeros` makes a tensor like another one of."""
-ROOM: Any = partial(torch.empty_like, memory_format=torch.contiguous_format)
-"""Allocates a tensor like another one. PyTorch takes half as long as for a shape and a dtype."""
-Place = tuple[int, int]
-"""The place of a value: the number of a tensor, and where the value begins in it, in bytes."""
+ROOM: Any = torch.empty_like
+"""Allocates a tensor like one that `like` made. PyTorch takes half as long as for a shape and a dtype."""
 
 
-Spec = tuple[tuple[int, ...], str]
-"""The shape of a value, and its dtype."""
+class OtherTensorsError(Exception):
+    """Tensors of another kind than a call was made for. It is raised and caught within a call of a module."""
 
 
 class ResultLayout(NamedTuple):
@@ -92,31 +95,35 @@ OF_NET = ResultLayout()
 class SmallCall(NamedTuple):
     """Both passes of a small call on the memory of tensors.
 
-    first, second: the passes, as functions of addresses.
+    first, second: the passes, as functions of tensors: of the inputs, results and further values; and of the
+        inputs, the saved tensors, the cotangents and the gradients.
     results, gradients: tensors like the results of the module and of the backward pass, without memory.
     places: where each result of the net is in those of the module.
-    further: the values that are only saved, as one tensor.
+    further: the values that are only saved, as one tensor, and `further_like` one like it, without memory.
     held: the results that are saved too; `further` follows them.
-    kept: where each value that the backward pass reads is in the saved tensors.
+    kept: where each value that the backward pass reads is in the saved tensors, and `specs` its shape and
+        dtype.
     forms: the shape and dtype of each tensor that a call saves.
+    count: the number of inputs.
+    by_input: puts the gradients, of which the last is None, to the inputs of the autograd function.
     floats, like: the positions of the results, and their shapes, dtypes and devices.
-    zeros: cotangents of results that get none, by position.
-    missing: the number of inputs that calls do not give.
     """
 
-    first: AddressedNet
-    second: AddressedNet
+    first: RunOn
+    second: RunOn
     results: list[Any]
     gradients: list[Any]
     places: list[Place]
     further: OneArray
+    further_like: Any
     held: list[int]
     kept: list[Place]
+    specs: list[Spec]
     forms: list[Any]
+    count: int
+    by_input: Any
     floats: Sequence[int]
     like: list[Any]
-    zeros: dict[int, Any]
-    missing: int
 
     @classmethod
     def of(
@@ -125,13 +132,14 @@ class SmallCall(NamedTuple):
         """Finds out what a call on these tensors allocates; None if it is not small. tensors: the inputs of
         the net, of the dtypes and shapes that it has; None for a memory of zeros.
         """
-        net, missing = passes.net, [tensor is None for tensor in tensors]
+        net, given = passes.net, [tensor is not None for tensor in tensors]
         if any(type_.dtype not in COMPUTED.values() for type_ in (*net.inputs, *net.results)):
             return None
-        if (both := passes.addressed(missing, positions)) is None or not all(each.is_flat for each in both):
+        both = passes.addressed([not is_given for is_given in given], positions)
+        if both is None or not all(each.is_flat for each in both):
             return None
         first, second = both
-        own = len(net.results)
+        own, count = len(net.results), len(tensors)
         results, places = layout.placed(first.made[:own])
         shapes = [tensors[place].shape for place in passes.wanted]
         gradients = [like(shape, dtype) for shape, (_, dtype) in zip(shapes, second.made, strict=True)]
@@ -145,69 +153,101 @@ class SmallCall(NamedTuple):
             else (len(held), further.starts[place - own])
             for place in passes.saved
         ]
-        saved = [*[results[place] for place in held], tensor_of(further.new())]
-        forms = [*map(form_of, [*tensors, *saved])]
-        like_results = [*map(like_of, results)]
-        every = first, second, results, gradients, places, further, held, kept, forms
-        return cls(*every, range(len(results)), like_results, {}, sum(missing))
+        specs = [first.made[place] for place in passes.saved]
+        as_specs = [spec_of(tensor) for tensor in tensors]
+        unread = {place: UNREAD for place, is_given in enumerate(given) if not is_given}
+        result_specs = [*map(spec_of, results)]
+        saved_specs = [*as_specs, *[result_specs[place] for place in held], further.spec]
+        zeros = [torch.zeros(each.shape, dtype=each.dtype, device=HOST) for each in results]
+        begins = {len(saved_specs) + place: each.data_ptr() for place, each in enumerate(zeros)}
+        inputs = [(place, 0) for place in range(count)]
+        run_first = first.on(
+            TensorList(
+                LENDER,
+                [*as_specs, *result_specs, further.spec],
+                [
+                    *inputs,
+                    *shifted(places, count),
+                    *[(count + len(results), start) for start in further.starts],
+                ],
+                unread,
+                gaps=[(count + len(results), begin, end) for begin, end in further.gaps],
+            )
+        )
+        run_second = second.on(
+            TensorList(
+                LENDER,
+                [*saved_specs, *result_specs, *map(spec_of, gradients)],
+                [
+                    *inputs,
+                    *shifted([places[place] for place in net.floats], len(saved_specs)),
+                    *shifted(kept, count),
+                    *[(len(saved_specs) + len(results) + place, 0) for place in range(len(gradients))],
+                ],
+                {**unread, **begins},
+                zeros,
+            )
+        )
+        further_like = like(*further.spec)
+        forms = [*map(form_of, [*tensors, *[results[place] for place in held], further_like])]
+        numbers = [passes.wanted.index(place) if place in passes.wanted else -1 for place in range(count)]
+        return cls(
+            *(run_first, run_second, results, gradients, places, further, further_like, held, kept, specs),
+            *(forms, count, itemgetter(-1, *numbers)),
+            *(range(len(results)), [*map(like_of, results)]),
+        )
 
     def forward(self, call: "TensorCall", tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Runs the forward pass; returns the module's results, and the saved tensors."""
-        results, further = [*map(ROOM, self.results)], tensor_of(self.further.new())
-        dense = [None if each is None else dense_of(each) for each in tensors]
+        """Runs the forward pass; returns the module's results, and the saved tensors. Raises
+        `OtherTensorsError` for tensors of other kinds than the call was made for.
+        """
+        results, further = [*map(ROOM, self.results)], ROOM(self.further_like)
+        saved = [*[results[place] for place in self.held], further]
+        if are_negated(tensors) or not self.first([*tensors, *results, further]):
+            self.forward_of_others(call, tensors, results, further)
+        return results, saved
+
+    def forward_of_others(
+        self, call: "TensorCall", tensors: Sequence[Any], results: list[Any], further: Any
+    ) -> None:
+        """Runs the forward pass where machine code took none of the tensors as they are: some have gaps, or
+        no call is prepared or free, which runs on arrays and copies what it makes.
+        """
+        if not is_lent(tensors) or [*map(form_of, tensors)] != self.forms[: self.count]:
+            raise OtherTensorsError("tensors of another kind")
+        if self.first([*map(dense_of, tensors), *results, further]):
+            return
+        further.zero_()
         begin, begins = further.data_ptr(), [each.data_ptr() for each in results]
         made = [
             *[begins[place] + start for place, start in self.places],
             *[begin + start for start in self.further.starts],
         ]
-        given = [0 if each is None else each.data_ptr() for each in dense]
-        if given.count(0) > self.missing or not self.first(given, made):
-            # No call is prepared, or none is free, or a tensor has no memory of its own: runs on arrays, and
-            # copies what it makes.
-            tensors = run_forward(call.passes, call.positions, call.layout.flat(tensors))
-            for address, array in zip(made, map(array_of, tensors), strict=True):
-                ctypes.memmove(address, array.ctypes.data, array.nbytes)
-        return results, [*[results[place] for place in self.held], further]
+        tensors = run_forward(call.passes, call.positions, call.layout.flat(tensors))
+        for address, array in zip(made, map(array_of, tensors), strict=True):
+            ctypes.memmove(address, array.ctypes.data, array.nbytes)
 
-    def backward(
-        self, tensors: Sequence[Any], given: Sequence[Any], saved: Sequence[Any]
-    ) -> list[Any] | None:
-        """Runs the backward pass; returns the gradients. None if no call is prepared and free, or if a tensor
-        has no memory of its own. tensors, saved: the saved ones. given: the cotangents of the module's
-        results, of which None is zeros.
+    def backward(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Runs the backward pass; returns the gradients for the autograd function. None if no call is
+        prepared and free, or if a tensor lends no memory. saved: the inputs and the saved tensors.
+        cotangents: of the module's results, of which None is zeros.
         """
-        cotangents = [self.zeros_at(place) if each is None else each for place, each in enumerate(given)]
-        every = [None if each is None else dense_of(each) for each in (*tensors, *cotangents, *saved)]
-        if not all(each is None or (type(each) in PLAIN and each.is_cpu) for each in every):
+        made, tensors = [*map(ROOM, self.gradients)], [*saved, *cotangents]
+        is_done = not are_negated(tensors) and self.second([*tensors, *made])
+        if not is_done and not (is_lent(tensors) and self.second([*map(dense_of, tensors), *made])):
             return None
-        begins = [0 if each is None else each.data_ptr() for each in every]
-        if not all(begin or each is None for begin, each in zip(begins, every, strict=True)):
-            return None
-        count, after = len(tensors), len(tensors) + len(given)
-        inputs = [
-            *begins[:count],
-            *[begins[count + place] + start for place, start in self.places],
-            *[begins[after + place] + start for place, start in self.kept],
-        ]
-        made = [*map(ROOM, self.gradients)]
-        return made if self.second(inputs, [each.data_ptr() for each in made]) else None
+        made.append(None)
+        return self.by_input(made)
 
-    def zeros_at(self, place: int) -> Any:
-        """Returns zeros like the result at a position, made once."""
-        if place not in self.zeros:
-            self.zeros[place] = ROOM(self.results[place]).zero_()
-        return self.zeros[place]
-
-    def values(self, passes: Passes, saved: Sequence[Any]) -> list[Any]:
-        """Returns the values that the backward pass reads as parts of what was saved."""
-        specs = [self.first.made[place] for place in passes.saved]
+    def values(self, saved: Sequence[Any]) -> list[Any]:
+        """Returns the values that the backward pass reads as parts of what was saved besides inputs."""
         return [
             saved[place]
             .reshape(-1)
             .view(torch.uint8)[start : start + bytes_of((shape, dtype))]
             .view(getattr(torch, dtype))
             .view(shape)
-            for (place, start), (shape, dtype) in zip(self.kept, specs, strict=True)
+            for (place, start), (shape, dtype) in zip(self.kept, self.specs, strict=True)
         ]
 
 
@@ -227,8 +267,12 @@ class TensorCall(NamedTuple):
     def of(
         cls, passes: Passes, positions: Positions, tensors: Sequence[Any], layout: ResultLayout = OF_NET
     ) -> "TensorCall":
-        """Finds out what a call on tensors runs, the inputs of the net; None for a memory of zeros."""
-        return cls(passes, positions, layout, SmallCall.of(passes, positions, tensors, layout))
+        """Finds out what a call on tensors runs, the inputs of the net; None for a memory of zeros. The
+        passes keep it for later calls like it, whose sequences have the same lengths.
+        """
+        make = partial(SmallCall.of, passes, positions, tensors, layout)
+        key = positions.key, layout, *map(form_of, tensors)
+        return entry_of(passes.calls, key, lambda: cls(passes, positions, layout, make()))
 
     @property
     def floats(self) -> Sequence[int]:
@@ -237,18 +281,36 @@ class TensorCall(NamedTuple):
         return range(layout.outputs + layout.kinds) if layout.kinds else self.passes.net.floats
 
 
+def shifted(places: Sequence[Place], first: int) -> list[Place]:
+    """Returns places in tensors that follow `first` others."""
+    return [(first + tensor, start) for tensor, start in places]
+
+
+def spec_of(tensor: Any) -> Spec:
+    """Returns the shape and the name of the dtype of a tensor; of None those of no numbers."""
+    return ((), "uint8") if tensor is None else (tuple(tensor.shape), str(tensor.dtype)[len("torch.") :])
+
+
+def is_lent(tensors: Sequence[Any]) -> bool:
+    """Tells whether tensors, but for None, are plain ones on the CPU, whose copies lend memory."""
+    return all(
+        each is None or (type(each) in PLAIN and each.is_cpu and each.layout is torch.strided)
+        for each in tensors
+    )
+
+
+def are_negated(tensors: Sequence[Any]) -> bool:
+    """Tells whether the memory of a tensor has its numbers with the other sign, which DLPack does not say."""
+    return True in [each.is_neg() for each in tensors if each is not None]
+
+
 def dense_of(tensor: Any) -> Any:
     """Returns a tensor whose memory has its numbers one after another, and not with the other sign, as parts
-    of complex conjugates have.
+    of complex conjugates have; None for None.
     """
-    is_dense = tensor.is_contiguous() and not tensor.is_neg()
-    return tensor if is_dense else tensor.resolve_neg().contiguous()
-
-
-def bytes_of(spec: Spec) -> int:
-    """Returns the size in bytes of a value of a shape and a dtype."""
-    shape, dtype = spec
-    return prod(shape) * getattr(torch, dtype).itemsize
+    if tensor is None or (tensor.is_contiguous() and not tensor.is_neg()):
+        return tensor
+    return tensor.resolve_neg().contiguous()
 
 
 def like(shape: tuple[int, ...], dtype: str) -> Any:

@@ -98,7 +98,10 @@ def thread_clock() -> Callable[[], float]:
     return time.thread_time if is_fine else time.perf_counter
 
 
-OF_PYTHON = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_AsVoidPtr", "PyLong_FromLongLong")
+OF_PYTHON = (
+    *("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_Clear"),
+    *("PyLong_AsVoidPtr", "PyLong_FromLongLong"),
+)
 """The functions of Python's interface in C that machine code calls."""
 
 

@@ -17,6 +17,7 @@ from stepnet.compiler.plan.passes.narrow import narrow_weights
 from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.waves import Across
+from stepnet.compiler.values.lending import Spec, TensorList
 from stepnet.compiler.values.records import dataclass
 from stepnet.ragged.positions import Positions
 
@@ -151,8 +152,9 @@ class PreparedCall:
         if they are fixed, as are then the shapes of the arrays.
     suits: tells whether a call with sequences at these positions, as many as in this one, would be prepared
         in the same way if lengths are arguments: with as many threads and as much scratch memory.
-    at: makes the function that runs it on memory at addresses, given which they are, and tasks that pack
-        parameters ahead of it; None if it does not run so.
+    at: makes the function that runs it on the memory of tensors, given which values lie in them, tasks that
+        pack parameters ahead of it, and what replaces parameters where tasks do not; None if it does not run
+        so.
     arrays: runs the call as `run` does, and returns its only output and then the results per row in one list,
         which other arrays may follow, in less time; None where there is no such function.
     """
@@ -162,25 +164,26 @@ class PreparedCall:
     shortest: int = 0
     longest: int = 0
     suits: "Callable[[Positions], bool]" = lambda _: False
-    at: "Callable[[AtAddresses, Sequence[Any]], RunAt | None]" = lambda _, __: None
+    at: "Callable[[AtTensors, Sequence[Any], Rebind | None], RunOn | None]" = lambda _, __, ___: None
     arrays: "Callable[[OptionalArrays, Places | None], list[Array]] | None" = None
 
 
-Spec = tuple[tuple[int, ...], str]
-"""The shape of an array, and its dtype."""
-RunAt = Callable[[Sequence[int]], object]
-"""A function that runs a prepared call on memory at addresses."""
+RunOn = Callable[[list[Any]], bool]
+"""A function that runs a prepared call on tensors; it returns False, having run nothing, if it cannot."""
+Rebind = Callable[[Sequence[int]], bool]
+"""A function that replaces parameters by those at addresses; it returns False if it cannot."""
 
 
-class AtAddresses(NamedTuple):
-    """The addresses of a call on memory, by their position among all.
+class AtTensors(NamedTuple):
+    """The values of a call on the memory of tensors, by their number among all.
 
-    total: the number of addresses. parameters, results: the positions of those of parameters and results.
+    tensors: the tensors of the call, and the values that lie in them.
+    parameters, results: the numbers of the parameters and of the results.
     given: likewise of the arrays that a call gives; None for an initial memory of zeros, and an array for
         an input that is always the same.
     """
 
-    total: int
+    tensors: TensorList
     parameters: Sequence[int]
     given: "Sequence[int | Array | None]"
     results: Sequence[int]
@@ -312,7 +315,7 @@ class Bound(Protocol):
         """Replaces the kernel's parameters, also in prepared calls; returns False if that is not possible."""
         ...
 
-    def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
+    def rebind_at(self, addresses: Sequence[int], specs: Sequence[Spec]) -> bool:
         """Replaces the kernel's parameters by those at addresses, as `rebind` does; returns False if that is
         not possible, or if no parameters were replaced before. specs: their shapes and dtypes.
         """
@@ -376,7 +379,7 @@ class CalledKernel:
         """Returns False: the parameters (weights) cannot be replaced, and the kernel must be bound anew."""
         return False
 
-    def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
+    def rebind_at(self, addresses: Sequence[int], specs: Sequence[Spec]) -> bool:
         """Returns False: the parameters (weights) cannot be replaced by those at some addresses."""
         return False
 

@@ -411,7 +411,7 @@ class BoundParts(CalledKernel):
         """
         return self.rebind_to(dict(zip(self.kernel.parameters, parameters, strict=True)))
 
-    def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
+    def rebind_at(self, addresses: Sequence[int], specs: Sequence[Spec]) -> bool:
         """Replaces the parameters by those at addresses, as `rebind` does. specs: their shapes and dtypes."""
         sizes = (prod(shape) * np.dtype(dtype).itemsize for shape, dtype in specs)
         buffers: list[Any] = [

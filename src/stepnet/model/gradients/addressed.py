@@ -1,20 +1,21 @@
-"""Calls of a net on memory at addresses, for a framework that allocates the results itself.
+"""Calls of a net on the memory of tensors, for a framework that allocates the results itself.
 
-    inputs, results     addresses     --AddressedNet-->     one prepared call of a form, if it is free
+    inputs, results     tensors     --TensorNet-->     one prepared call of a form, if it is free
 
 No array is made of a tensor, nor a tensor of an array: in small steps of training that takes as long as the
 machine code.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 import numpy as np
 
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
-from stepnet.compiler.targets import AtAddresses, Call, Order, Spec
-from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, bytes_of, maker_of
+from stepnet.compiler.targets import AtTensors, Call, Order, RunOn
+from stepnet.compiler.targets.cpu.machine.memory import JointAllocation
 from stepnet.compiler.targets.threads import threads
+from stepnet.compiler.values.lending import Spec, TensorList, bytes_of
 from stepnet.compiler.values.once import computed_once
 from stepnet.model.executables import Runs, form_of
 from stepnet.model.nets import call_on
@@ -23,15 +24,14 @@ from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 GIVEN = np.zeros(0)
-"""Stands for an array of which a call gives the address."""
-ZEROED = 2**15
-"""The most bytes of an array that are all set to 0 in less time than the gaps between its values."""
+"""Stands for an array that a call gives."""
 
 
 class OneArray:
     """The places of several values in one array, which frameworks keep as one tensor.
 
-    starts: where each begins, in bytes.
+    spec: the shape and dtype of the array. starts: where each value begins, in bytes. gaps: the begins and
+    the ends of the memory between them: hooks on saved tensors may read all of it, so it is set to zero.
     """
 
     def __init__(self, specs: Sequence[Spec], other: str) -> None:
@@ -40,28 +40,19 @@ class OneArray:
         """
         joint = JointAllocation(specs)
         (common, *others) = dict.fromkeys(dtype for _, dtype in specs) or [other]
-        dtype = np.dtype("uint8" if others else common)
-        self.starts, self.arrays = joint.starts, joint.arrays
-        is_short, size = joint.bytes <= ZEROED, joint.bytes // dtype.itemsize
-        self.make = partial(np.zeros, size, dtype) if is_short else maker_of(((size,), dtype))
+        dtype = "uint8" if others else common
+        self.spec: Spec = (joint.bytes // np.dtype(dtype).itemsize,), dtype
+        self.starts = joint.starts
         ends = [start + bytes_of(spec) for start, spec in zip(self.starts, specs, strict=True)]
-        gaps = zip(ends, [*self.starts, joint.bytes][1:], strict=True)
-        places = [slice(end // dtype.itemsize, start // dtype.itemsize) for end, start in gaps]
-        self.gaps = [] if is_short else places
-
-    def new(self) -> Array:
-        """Makes the array, with zeros between the values: hooks on saved tensors may read all of it."""
-        array = self.make()
-        for gap in self.gaps:
-            array[gap] = 0
-        return array
+        self.gaps = [*zip(ends, [*self.starts, joint.bytes][1:], strict=True)]
 
 
-class AddressedNet:
-    """A net for calls of one form, on memory at addresses. The second call of a form prepares it, if the net
-    runs on arrays.
+class TensorNet:
+    """A net for calls of one form, on the memory of tensors. The second call of a form prepares it, if the
+    net runs on arrays.
 
-    made: the shapes and dtypes of the results. is_flat: whether all of them are per step, per row or totals.
+    made: the shapes and dtypes of the results.
+    is_flat: whether calls are prepared, and all results are per step, per row or totals.
     """
 
     def __init__(
@@ -83,29 +74,34 @@ class AddressedNet:
         ends, net = program.ends, program.net
         self.program, self.engine, self.form = program, engine, form_of(call)
         numbers = (*ends.sequences, *ends.memories, *ends.statics)
-        given = [place if array is GIVEN else array for place, array in zip(numbers, call.given, strict=True)]
-        first, placed = len(net.inputs), (*ends.steps, *ends.rows, *ends.totals)
-        results = [first + place for place in placed]
-        self.places = AtAddresses(first + len(results), ends.parameters, given, results)
+        self.given = [
+            place if array is GIVEN else array for place, array in zip(numbers, call.given, strict=True)
+        ]
+        placed = (*ends.steps, *ends.rows, *ends.totals)
+        self.results = [len(net.inputs) + place for place in placed]
         types = [net.type_of(net.inputs[place]) for place in ends.parameters]
         self.specs = [(type_.shape, type_.dtype) for type_ in types]
         sizes = {STEPS: (positions.total,), ROWS: (positions.rows,), CONST: ()}
         made = [net.type_of(number) for number in net.results]
         self.made = [((*sizes.get(type_.extent, ()), *type_.shape), type_.dtype) for type_ in made]
-        self.is_flat = all(type_.extent in sizes for type_ in made)
+        self.is_flat = self.form is not None and all(type_.extent in sizes for type_ in made)
 
     @computed_once
     def runs(self) -> Runs:
         """The prepared calls of the net."""
         return self.program.runs(self.engine)
 
-    def __call__(self, inputs: Sequence[int], results: Sequence[int]) -> bool:
-        """Runs the net on arrays at addresses. Returns True if it ran; False, with nothing written, if no
-        prepared call is free.
+    def on(self, tensors: TensorList) -> RunOn:
+        """Returns a function that runs the net on tensors. It returns True if it ran; False, with nothing
+        written, if no prepared call is free, or if a tensor lends no memory.
 
-        inputs: the addresses of the inputs, 0 for a missing one. results: the addresses of the results.
+        tensors: those of a call, in which the inputs and then the results lie.
         """
-        if self.form is None:
-            return False
-        form = threads(), *self.form[1:]
-        return self.runs.run_at(form, [*inputs, *results], self.places, self.specs)
+        _, *rest = self.form or (0,)
+        places = AtTensors(tensors, self.program.ends.parameters, self.given, self.results)
+
+        def run(objects: list[Any]) -> bool:
+            """Runs the net on tensors, if a prepared call is free."""
+            return self.runs.run_on((threads(), *rest), objects, places, self.specs)
+
+        return run

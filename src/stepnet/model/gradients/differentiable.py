@@ -40,7 +40,7 @@ from stepnet.compiler.values.structure import leaves
 from stepnet.errors import RefusedError
 from stepnet.model.control import UncheckedCall
 from stepnet.model.forms import FormedCall
-from stepnet.model.gradients.addressed import AddressedNet
+from stepnet.model.gradients.addressed import TensorNet
 from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.gradients.runs import GradientRun, Halved, gradient_net, tangents_of_net
 from stepnet.model.gradients.strategy import gradient_run
@@ -229,14 +229,11 @@ class Passes:
         with located_integers(self.net.net, arrays, positions):
             return self.run.forward(arrays, Call(positions), self.engine)
 
-    def addressed(
-        self, missing: Sequence[bool], positions: Positions
-    ) -> tuple[AddressedNet, AddressedNet] | None:
-        """Returns the forward and the backward pass as functions of addresses; None if a pass is not one net.
+    def addressed(self, missing: Sequence[bool], positions: Positions) -> tuple[TensorNet, TensorNet] | None:
+        """Returns the forward and the backward pass on the memory of tensors; None if a pass is not one net.
 
-        The forward pass takes the addresses of the inputs, of the net's results and of the further saved
-        values. The backward pass takes the addresses of the inputs, the cotangents, the saved values and the
-        gradients.
+        The forward pass takes the inputs, the net's results and the further saved values. The backward pass
+        takes the inputs, the cotangents, the saved values and the gradients.
 
         missing: for each input, whether it is a memory of zeros. positions: where the steps lie.
         """
@@ -245,8 +242,8 @@ class Passes:
         first, second = self.run.first, self.run.second
         of_second = [*missing, *[False] * (len(second.net.inputs) - len(missing))]
         return (
-            AddressedNet(first, self.engine, positions, missing, self.run.separate),
-            AddressedNet(second, self.engine, positions, of_second, None),
+            TensorNet(first, self.engine, positions, missing, self.run.separate),
+            TensorNet(second, self.engine, positions, of_second, None),
         )
 
     def backward(

@@ -15,12 +15,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import accumulate
-from math import prod
 from typing import Any, cast
 
 import numpy as np
 
 from stepnet.compiler.native.pages import PAGE, WORTH_HUGE, aligned, pointer
+from stepnet.compiler.values.lending import Spec, bytes_of
 from stepnet.errors import LibraryError
 
 Array = np.ndarray
@@ -32,8 +32,6 @@ APART = 9 * LINE
 """The least distance in bytes from the end of one array to the next in `JointAllocation`."""
 POOLED = 256 * 2**20
 """The most bytes of unused memory that are kept for reuse."""
-Shape = tuple[tuple[int, ...], Any]
-"""The shape of an array, and its dtype."""
 
 
 class SharedMemory:
@@ -56,7 +54,7 @@ class JointAllocation:
     The arrays are some cache lines apart: otherwise the same row of each would map to the same cache set.
     """
 
-    def __init__(self, shapes: Sequence[Shape]) -> None:
+    def __init__(self, shapes: Sequence[Spec]) -> None:
         """Computes where each array begins, given all shapes and dtypes, and the bytes in total."""
         ends = accumulate(-(-bytes_of(shape) // LINE) * LINE + APART for shape in shapes)
         *self.starts, self.bytes = [0, *ends]
@@ -110,18 +108,12 @@ class RowAllocator:
         return maker_of(((count, *self.shape), self.dtype))
 
 
-def maker_of(shape: Shape) -> Callable[[], Array]:
+def maker_of(shape: Spec) -> Callable[[], Array]:
     """Returns a function that makes an uninitialised array of a shape and dtype, if large in huge pages."""
     if bytes_of(shape) < MOSTLY_FULL:
         return partial(np.empty, *shape)
     joint = JointAllocation([shape])
     return lambda: joint.new()[0]
-
-
-def bytes_of(shape: Shape) -> int:
-    """Returns the size in bytes of an array with a shape and dtype."""
-    sizes, dtype = shape
-    return prod(sizes) * np.dtype(dtype).itemsize
 
 
 class Pool:

@@ -12,9 +12,8 @@ pause, in which signals are handled. A task that several threads run is their ha
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from struct import Struct
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -22,11 +21,13 @@ import numpy as np
 
 from stepnet.compiler.native.watching import watching
 from stepnet.compiler.net.meanings import OUTSIDE
+from stepnet.compiler.targets.base import AtTensors
 from stepnet.compiler.targets.cpu.machine.machine_code import BuiltIn, NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import data_offset, items_offset, pointer, view
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.prepared_tasks import Reach
+from stepnet.compiler.targets.cpu.running.tensors import TensorReader, reader_of
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, ParallelCalls, TaskGroup
 from stepnet.errors import IndexOutsideError
@@ -134,42 +135,32 @@ class CallBlock:
         return result == DONE or self.go_on(result)
 
     def at(
-        self, places: Sequence["int | Array | None"], count: int, first: Sequence[Turn]
-    ) -> Callable[[Sequence[int]], bool]:
-        """Returns a function that runs the call on memory at addresses, as `run` does on arrays.
+        self, places: AtTensors, values: "Sequence[int | Array | None]", extra: int, first: Sequence[Turn]
+    ) -> "TensorBlock":
+        """Returns the call on the memory of tensors, as `run` does it on arrays.
 
-        places: for each array of the list, and for each address that only `first` reads, the position of the
-            address among those of a call, or an array for all calls. count: the number of addresses of a
-            call. first: tasks that run ahead of the others.
+        places: the tensors of a call, and the values in them.
+        values: for each array of the list, and for each address that only `first` reads, the number of the
+            value among those of the tensors and `extra` others, or an array for all calls.
+        first: tasks that run ahead of the others.
 
         In place of array objects machine code reads records of a type, which is 0, and an address.
         """
-        fixed = [place for place in places if not isinstance(place, int)]
+        count = len(places.tensors.places) + extra
+        fixed = [value for value in values if not isinstance(value, int)]
         records = np.zeros((count + len(fixed), 2), np.int64)
         records[count:, 1] = [*map(pointer, fixed)]
         own = iter(range(count, len(records)))
-        order = [place if isinstance(place, int) else next(own) for place in places]
+        order = [value if isinstance(value, int) else next(own) for value in values]
         items = pointer(records) + records[0].nbytes * np.array(order, np.int64)
         listed = np.array([pointer(items)])
         block = block_of([*first, *self.turns], self.reach, self.processor)
         block.words[TYPE], block.words[TYPE + 1], block.words[TYPE + 2] = 0, records.itemsize, 0
-        pack, memory, begin = Struct("8xq" * count).pack_into, view(records).cast("B"), pointer(listed)
-        block.tables += [items, listed, *fixed]
-
-        def run(addresses: Sequence[int]) -> bool:
-            """Writes the addresses to the records, and runs the call on these."""
-            pack(memory, 0, *addresses)
-            return block.run_records(begin)
-
-        return run
-
-    def run_records(self, objects: int) -> bool:
-        """Runs the call on the list of records at an address, as `run` does on a list of arrays."""
-        words = self.words
-        words[NEXT], words[LIST] = FRESH, objects
-        self.reach.begun = perf_counter()
-        result = self.function.call(self.address)
-        return result == DONE or self.go_on(result)
+        begins = block.address, block.function.address, pointer(listed)
+        reader = reader_of(places.tensors, records, begins, self.processor)
+        block.start = reader.run
+        block.tables += [items, listed, *fixed, *reader.held]
+        return TensorBlock(block, reader, records, len(places.tensors.places))
 
     def go_on(self, result: int) -> bool:
         """Runs what is left of a call after a pause, and reports its progress. Returns False if nothing was
@@ -216,17 +207,11 @@ class ThreadedBlock(CallBlock):
         self.begin()
         return super().run(arrays) and self.has_noted()
 
-    def run_records(self, objects: int) -> bool:
-        """Runs the call on the list of records at an address, as `run` does on a list of arrays."""
-        self.begin()
-        return super().run_records(objects) and self.has_noted()
-
     def begin(self) -> None:
         """Readies the workers for a call, and limits the threads of its tasks."""
         WORKER_POOL.make_ready(self.workers)
         for group in self.groups:
             group.begin()
-            group.limit()
 
     def has_noted(self) -> bool:
         """Notes threads that were late, so that later calls use fewer threads; returns True."""
@@ -246,6 +231,30 @@ class ThreadedBlock(CallBlock):
             turn.group.note()
             turn.group.limit()
         return super().resume()
+
+
+class TensorBlock(NamedTuple):
+    """A prepared call on the memory of tensors.
+
+    block: the call. reader: reads the tensors. records: those of all values. own: the number of the values
+    that lie in tensors; others follow them.
+    """
+
+    block: CallBlock
+    reader: TensorReader
+    records: Array
+    own: int
+
+    def run(self, tensors: list[Any], others: Sequence[Array]) -> bool:
+        """Runs the call on these tensors, and on arrays, `others`, for the values that do not lie in them.
+        Returns False, and runs nothing, if a tensor lends no memory.
+        """
+        self.records[self.own : self.own + len(others), 1] = [*map(pointer, others)]
+        return self.block.run(tensors)
+
+    def addresses(self, tensors: list[Any], places: Sequence[int]) -> list[int] | None:
+        """Returns the addresses of some of the values in these tensors; None if a tensor lends no memory."""
+        return self.records[places, 1].tolist() if self.reader.read(tensors) == DONE else None
 
 
 def block_of(turns: Sequence[Turn], reach: Reach, processor: Processor) -> CallBlock:

@@ -24,13 +24,14 @@ from stepnet.compiler.plan.waves import Waves
 from stepnet.compiler.targets.base import (
     LAYOUTS,
     Array,
-    AtAddresses,
+    AtTensors,
     Call,
     KernelLinks,
     Links,
     Places,
+    Rebind,
     Results,
-    RunAt,
+    RunOn,
     TableLayout,
 )
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
@@ -241,18 +242,17 @@ class PreparedChainCall:
             made = [made[place] for place in self.wanted]
         return made
 
-    def at(self, places: AtAddresses, packing: Sequence[Any]) -> RunAt | None:
-        """Makes the function that runs the kernels (compiled parts) of the chain on memory at addresses.
+    def at(self, places: AtTensors, packing: Sequence[Any], rebind: Rebind | None) -> RunOn | None:
+        """Makes the function that runs the kernels (compiled parts) of the chain on the memory of tensors.
         Large values between kernels have new arrays, as in `run`. None if lengths are arguments, or if more
-        than one call of machine code does the work.
-
-        places: which addresses they are. packing: tasks that pack the parameters first, if there are any.
+        than one call of machine code does the work. The arguments are as of `PreparedCall.at`.
         """
         block: Any = getattr(self.run_on, "__self__", None)
         if self.tables or self.rest or not isinstance(block, CallBlock):
             return None
         makers, inner = self.new.others(self.wanted)
-        own = [*places.results, *range(places.total, places.total + len(inner))]
+        total = len(places.tensors.places)
+        own = [*places.results, *range(total, total + len(inner))]
         made = dict(zip((*self.wanted, *inner), own, strict=True))
         given = [
             zeros if place is None else place for place, zeros in zip(places.given, self.zeros, strict=True)
@@ -261,14 +261,17 @@ class PreparedChainCall:
         for task in packing:
             task.read_from(len(values))
         first = [turn_of(task, 0) for task in packing]
-        run_at = block.at([*values, *places.parameters], places.total + len(inner), first)
-        if not makers:
-            return run_at
+        on_tensors = block.at(places, [*values, *places.parameters], len(inner), first)
+        if not makers and rebind is None:
+            return on_tensors.block.run
 
-        def run(addresses: Sequence[int]) -> None:
-            """Runs the chain on memory at addresses, and on new arrays."""
-            arrays = [array for new in makers for array in new()]
-            run_at([*addresses, *map(pointer, arrays)])
+        def run(tensors: list[Any]) -> bool:
+            """Replaces the parameters where tasks do not, and runs the chain on tensors and new arrays."""
+            if rebind is not None:
+                addresses = on_tensors.addresses(tensors, places.parameters)
+                if addresses is None or not rebind(addresses):
+                    return False
+            return on_tensors.run(tensors, [array for new in makers for array in new()])
 
         return run
 

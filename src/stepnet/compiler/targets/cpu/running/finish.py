@@ -23,11 +23,12 @@ from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
 from stepnet.compiler.targets.cpu.lower.needs import direct, tasks_of
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
-from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, Shape, aligned, pointer
+from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, aligned, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import Values
 from stepnet.compiler.targets.cpu.running.contract_sums import contract_sums
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
+from stepnet.compiler.values.lending import Spec
 from stepnet.compiler.values.records import dataclass
 
 if TYPE_CHECKING:  # few plans have work after the loop
@@ -143,7 +144,7 @@ class FinishCall:
         self.where: dict[int, Slot] = {
             net.inputs[place]: (kind, n) for kind, places in inputs.items() for n, place in enumerate(places)
         }
-        self.shapes = list[Shape]()
+        self.shapes = list[Spec]()
         self.final = [self.slot(each.number, each.index) for each in needs.finals if each is not None]
         places = direct(self.plan)
         self.others = [self.slot(number, places.get(number, -1)) for number in (*needs.kept, *needs.reduced)]

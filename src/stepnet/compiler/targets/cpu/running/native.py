@@ -113,7 +113,7 @@ class Native:
             self.refill = late_import("running.refill").Refill(*facts)
         return self.rebind_at([pointer(array) for array in parameters])
 
-    def rebind_at(self, addresses: list[int]) -> bool:
+    def rebind_at(self, addresses: Sequence[int]) -> bool:
         """Replaces the parameters, in the memory of this kernel (compiled code), by C-contiguous ones at
         addresses; returns False if none were replaced before.
         """

@@ -50,7 +50,7 @@ class Runner:
         """Replaces the kernel's parameters; returns False, with no effect, if they are not C-contiguous."""
         return self.native.rebind(parameters)
 
-    def rebind_at(self, addresses: list[int], specs: Sequence[Spec]) -> bool:
+    def rebind_at(self, addresses: Sequence[int], specs: Sequence[Spec]) -> bool:
         """Replaces the kernel's parameters by those at addresses; returns False if none were replaced yet."""
         return self.native.rebind_at(addresses)
 
@@ -59,7 +59,7 @@ class Runner:
         there is other work in it.
         """
         refill = self.native.refill
-        return refill.tasks if refill is not None and refill.is_code and self.native.finish is None else None
+        return refill.tasks if refill is not None and refill.is_code else None
 
     def frozen(self, call: Call, given: Array, structured: Callable[[Results], Any]) -> "FrozenCall | None":
         """Freezes a call, so that other processes can run it; None if it cannot be frozen. The arguments are

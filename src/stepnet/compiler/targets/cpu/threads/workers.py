@@ -57,18 +57,6 @@ def current_processor() -> Callable[[], int] | None:
     return ctypes.CDLL(None)["sched_getcpu"]
 
 
-def exclude_current_processor(thread: int) -> None:
-    """Keeps a sleeping thread from waking on the caller's processor: sets its affinity to all others. Linux
-    wakes a thread on the processor that it last ran on, and with few processors does not look for an idle
-    one. Then the leading thread and its worker would take turns on one processor.
-    """
-    current = current_processor()
-    other_processors = set[int]() if current is None else os.sched_getaffinity(0) - {current()}
-    if other_processors:
-        with suppress(OSError):  # only a hint, which a system may refuse
-            os.sched_setaffinity(thread, other_processors)
-
-
 class Worker:
     """Thread that waits for tasks in machine code. Once it runs, it adds itself to its pool of workers."""
 
@@ -87,6 +75,25 @@ class Worker:
         # event broken.
         self.has_joined = _thread.allocate_lock()
         self.has_joined.acquire()
+        self._apart_from: int | None = None
+
+    def exclude_current_processor(self) -> None:
+        """Keeps the sleeping thread from waking on the caller's processor: sets its affinity to all others,
+        unless it is so since an earlier call. Linux wakes a thread on the processor that it last ran on, and
+        with few processors does not look for an idle one. Then the leading thread and its worker would take
+        turns on one processor.
+        """
+        if (get := current_processor()) is None or (current := get()) == self._apart_from:
+            return
+        self.keep_on(os.sched_getaffinity(0) - {current})
+        self._apart_from = current
+
+    def keep_on(self, processors: set[int]) -> None:
+        """Limits the thread to these processors, if there are any and the system does not refuse."""
+        self._apart_from = None
+        if processors:
+            with suppress(OSError):  # as in a container, or where the thread has ended
+                os.sched_setaffinity(self.thread, processors)
 
     def start(self, pool: "WorkerPool") -> None:
         """Starts the worker's thread, which joins the workers of `pool`; may raise `RuntimeError`."""
@@ -115,7 +122,7 @@ class Worker:
         """Wakes the worker's thread if it sleeps, on another processor than the caller's if possible. It then
         spins for a while, ready for a task.
         """
-        exclude_current_processor(self.thread)
+        self.exclude_current_processor()
         self._signals.wake.call(self.address + BEGIN)
 
 
@@ -169,8 +176,11 @@ class TaskGroup:
         self._view[PATIENT], self._view[WAKES] = (PATIENCE if wake else STEP_PATIENCE), int(wake)
 
     def begin(self) -> None:
-        """Begins a run of the tasks: sets the first thread's times of work and of waiting to 0."""
+        """Begins a run of the tasks: sets the first thread's times of work and of waiting to 0, and limits
+        the threads.
+        """
         self._worked = self._waited = 0
+        self.limit()
 
     def limit(self) -> None:
         """Sets how many threads the next run of the machine code may use: fewer soon after some were late."""
@@ -302,10 +312,10 @@ class WorkerPool:
 
     def keep_on(self, own: set[int], others: set[int]) -> None:
         """Limits the calling thread to processors `own`, and the workers to `others`, if possible."""
-        pairs = [(0, own), *((worker.thread, others) for worker in self.workers)]
-        for thread, chosen in pairs:
-            with suppress(OSError):  # as in a container, or where a thread has ended
-                os.sched_setaffinity(thread, chosen)
+        with suppress(OSError):  # as in a container
+            os.sched_setaffinity(0, own)
+        for worker in self.workers:
+            worker.keep_on(others)
 
     def timed(self, call: Callable[[], object], now: Callable[[], float] = time.perf_counter) -> float | None:
         """Times a call, with all its threads, also if some were late before. Returns its seconds; None if a
@@ -325,7 +335,7 @@ class WorkerPool:
             self.grow(count)
         for worker in self.workers[-count:]:
             if worker.is_asleep:
-                exclude_current_processor(worker.thread)
+                worker.exclude_current_processor()
 
     def grow(self, count: int) -> None:
         """Starts threads until there are `count` workers. If the system refuses, calls run with fewer, and
