@@ -36,7 +36,16 @@ CASES: list[Any] = [
     pytest.param("first_calls.py", ["2"], ["2"], marks=SOME),
     pytest.param("fork_while_importing.py", ["0.02"], ["0.02"], marks=SOME),
     pytest.param("fork_while_importing.py", ["0.1"], ["0.1"], marks=SOME),
-    *(("fork_in_late_import.py", [name], [name]) for name in ("explain.plan", "cells.at_test_time")),
+    *(
+        ("fork_in_late_import.py", [name], [name])
+        for name in (
+            "stepnet.explain.plan",
+            "stepnet.cells.at_test_time",
+            "stepnet.torch.patches.transformers.patch",
+            "numpy.random",
+        )
+    ),
+    ("import_beside_first_call.py", [], []),
     ("control_c.py", ["1"], ["5"]),
     ("no_threads.py", ["10"], ["400"]),
     ("small_stacks.py", [], []),

@@ -1,6 +1,7 @@
 """A child that is forked while another thread imports a module of stepnet at its first use."""
 
 import faulthandler
+import importlib
 import os
 import sys
 import threading
@@ -14,9 +15,20 @@ import stepnet as sn
 
 rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=2)
 x = np.ones((2, 3, 2), "f4")
-USES = {"explain.plan": lambda: rnn.explain(), "cells.at_test_time": lambda: sn.cells.ttt_linear}
-use, module = USES[sys.argv[1]], f"stepnet.{sys.argv[1]}"
+USES = {
+    "stepnet.explain.plan": lambda: rnn.explain(),
+    "stepnet.cells.at_test_time": lambda: sn.cells.ttt_linear,
+    "stepnet.torch.patches.transformers.patch": lambda: sn.torch.accelerate(lstm()),
+    "numpy.random": lambda: sn.cells.CELLS["gru"].parameters(2, 3),
+}
+module = sys.argv[1]
+use = USES[module]
 begun = threading.Event()
+
+
+def lstm() -> Any:
+    """A layer of PyTorch, which `accelerate` asks all patches about."""
+    return importlib.import_module("torch").nn.LSTM(2, 3)
 
 
 class Slow:
@@ -31,6 +43,8 @@ class Slow:
 
 
 rnn(x)
+if "torch" in module:
+    importlib.import_module("stepnet.torch")
 assert module not in sys.modules
 sys.meta_path.insert(0, Slow)
 thread = threading.Thread(target=use)

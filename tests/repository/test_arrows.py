@@ -326,6 +326,22 @@ def test_there_is_no_circle():
     assert " -> ".join(circle(arrows())) == ""
 
 
+def waits(known: Mapping[str, Path]) -> dict[str, set[str]]:
+    """What the import of each module waits for, if other threads import it: `from package import module` also
+    waits for the package itself.
+    """
+    found: dict[str, set[str]] = {}
+    for name, path in known.items():
+        top = ast.Module([node for node in tree(path).body if isinstance(node, ast.ImportFrom)], [])
+        packages = {str(node.module).removeprefix(f"{PACKAGE}.") for node in statements(top)}
+        found[name] = {*imported(top, known)} | packages.intersection(known) - {name}
+    return found
+
+
+def test_no_two_threads_that_import_wait_for_each_other():
+    assert " -> ".join(circle(waits(modules()))) == ""
+
+
 @pytest.mark.parametrize(
     "text", ["import stepnet.a", "from stepnet import a", "def f():\n    from stepnet.a import name"]
 )

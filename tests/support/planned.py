@@ -1,8 +1,7 @@
 """Plans and schedules of nets for the engine llvm."""
 
 from stepnet.compiler.net import Net
-from stepnet.compiler.plan import Plan, Schedule
-from stepnet.compiler.plan import plan as planned
+from stepnet.compiler.plan import Plan, Schedule, planned
 from stepnet.compiler.targets import planning_of
 from stepnet.compiler.targets.cpu import LlvmEngine
 

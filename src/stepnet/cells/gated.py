@@ -30,6 +30,7 @@ from stepnet.compiler.values.arguments import (
     mapping,
     short_repr,
 )
+from stepnet.compiler.values.fork_guard import module_late
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.model.recurrence import RNN
@@ -292,10 +293,11 @@ class Cell:
             InputError: For sizes that are no whole numbers, and a projection for a cell that has none.
         """
         shapes = self.shapes(inputs, checked_integer(hidden, HIDDEN, 1), projected).items()
-        if not isinstance(seed, np.random.Generator):
+        numbers = module_late("numpy.random")
+        if not isinstance(seed, numbers.Generator):
             seed = checked_integer(seed, "seed is a whole number from 0 on, or a generator of NumPy's")
         parameter_dtype, bias = dtype_name(dtype, "the parameters"), flag(bias, "bias")
-        random, most = np.random.default_rng(seed), 1 / math.sqrt(hidden)
+        random, most = numbers.default_rng(seed), 1 / math.sqrt(hidden)
         drawn = {name: random.uniform(-most, most, shape).astype(parameter_dtype) for name, shape in shapes}
         return {name: value for name, value in drawn.items() if bias or name not in BIASES}
 

@@ -13,7 +13,6 @@ import numpy as np
 from stepnet.compiler.values.arguments import advised, flag, instance, is_one_of, mapping, short_repr
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ConversionError, LayoutError
-from stepnet.layout import registry
 from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.filling import overflow, perform
 from stepnet.layout.find import find
@@ -21,6 +20,7 @@ from stepnet.layout.moves import KINDS, differences, target_sizes
 from stepnet.layout.options import option
 from stepnet.layout.places import Array, ParameterBlock, Region, regions
 from stepnet.layout.record import Entry, Record
+from stepnet.layout.registry import record as record_of
 from stepnet.layout.report import Report, steps
 from stepnet.layout.sizes import Shape, Sizes, shape_of
 from stepnet.layout.solve import sizes_of
@@ -98,7 +98,7 @@ def convert(
     if dtype is not None and not is_one_of(dtype, FLOATS):
         raise LayoutError(f"dtype is one of {', '.join(FLOATS)}, not {short_repr(dtype)}")
     weights = as_arrays(arrays)
-    source, target, exact = registry.record(source), registry.record(target), flag(exact, "exact")
+    source, target, exact = record_of(source), record_of(target), flag(exact, "exact")
     source_dtype = one_dtype(weights)
     to_dtype = np.dtype(dtype) if dtype else source_dtype
     shapes = {name: array.shape for name, array in weights.items()}

@@ -18,11 +18,11 @@ from typing import Any, cast
 from stepnet.compiler.values.arguments import checked_integer, instance, mapping
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
-from stepnet.layout import registry
 from stepnet.layout.names import match_names
 from stepnet.layout.options import option
 from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
+from stepnet.layout.registry import record as record_of
 from stepnet.layout.sizes import Shape, Sizes, shape_of
 from stepnet.layout.solve import OpenSizesError, sizes_of, solved
 
@@ -162,7 +162,7 @@ def one_function(layouts: Sequence[str], arrays: Iterable[str], semantics: Mappi
     """
     names = set(arrays)
     try:
-        candidates = map(registry.record, layouts)
+        candidates = map(record_of, layouts)
         meanings = [(candidate.settled(semantics), candidate.notation(names)) for candidate in candidates]
     except LayoutError:
         return None

@@ -8,12 +8,12 @@ import numpy as np
 from stepnet.cells import gated as cells
 from stepnet.compiler.values.arguments import dtype_name, flag
 from stepnet.errors import LayoutError
-from stepnet.layout import registry
 from stepnet.layout.arguments import as_arrays, as_semantics, one_dtype, size_mapping
 from stepnet.layout.equations import step_of
 from stepnet.layout.filling import read
 from stepnet.layout.places import Array, ParameterBlock, regions
 from stepnet.layout.record import Record
+from stepnet.layout.registry import record as record_of
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
 from stepnet.layout.solve import sizes_of
@@ -55,7 +55,7 @@ def layers(
     >>> layers(weights, "keras.gru")
     RNN(gru, ...)
     """
-    record = registry.record(layout)
+    record = record_of(layout)
     weights = as_arrays(arrays)
     solved = sizes_of(record, {name: array.shape for name, array in weights.items()}, size_mapping(sizes))
     meaning = record.settled(as_semantics(semantics))
@@ -126,7 +126,7 @@ def named_cell(semantics: Semantics, parameters: Blocks) -> str | None:
     by gate.
     """
     for name, cell in cells.CELLS.items():
-        record = registry.record(f"stepnet.{name}")
+        record = record_of(f"stepnet.{name}")
         other_parameters = {parameter for parameter in parameters if parameter in ("p", "P", "q")}
         complete = all(
             parameters[bias].keys() == parameters["W"].keys() for bias in cells.BIASES if bias in parameters

@@ -12,6 +12,7 @@ import numpy as np
 
 from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
 from stepnet.compiler.values.arguments import checked_integer, flag, instance
+from stepnet.compiler.values.fork_guard import module_late
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import as_array, one_dtype, size_mapping
@@ -300,7 +301,7 @@ def inputs(layer: Layer) -> int:
 
 def random_sequences(width: int, seed: int) -> Ragged:
     """Returns random sequences of `width` features, of lengths `LENGTHS`, exact in float32."""
-    random = np.random.default_rng(seed)
+    random = module_late("numpy.random").default_rng(seed)
     return Ragged.from_list([exactly(random.normal(size=(length, width))) for length in LENGTHS])
 
 

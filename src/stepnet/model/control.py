@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, entries_of_steps, of_rows
+from stepnet.compiler.net.interpreter import LevelSizes, entries_of_steps, of_rows
 from stepnet.compiler.net.ir import Builder, Net, all_nodes
 from stepnet.compiler.net.recur import OperandsByKind
 from stepnet.compiler.net.types import ROWS, STEPS

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import ACROSS, within
+from stepnet.compiler.net.interpreter import ACROSS, within
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.compiler.targets import Call

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, by_steps, interpret
+from stepnet.compiler.net.interpreter import LevelSizes, by_steps, interpret
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, Type, is_static_extent
 from stepnet.compiler.plan.passes import narrowed_step

@@ -13,13 +13,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import wide, with_attributes
+from stepnet.compiler.net.interpreter import wide, with_attributes
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.tolerance import ROUNDINGS, tolerance
 from stepnet.compiler.net.types import Literal
 from stepnet.compiler.targets import AUTO, REFERENCE
 from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.trace.traced import Traced
+from stepnet.compiler.values.fork_guard import module_late
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, transform
@@ -133,7 +134,7 @@ class Side:
 
         The copies show how much rounding can change the outputs.
         """
-        program, random = self.graph.program, np.random.default_rng(0)
+        program, random = self.graph.program, module_late("numpy.random").default_rng(0)
         made = [(NetProgram(with_attributes(program.net, wide)), [*map(as_float64, program.params)])]
         for _ in range(DRAWS):
             net = with_attributes(program.net, lambda value: wide(perturbed_literal(value, random)))
@@ -460,7 +461,7 @@ def random_inputs(sides: tuple[Side, Side], seed: int) -> tuple[Any, Any]:
     sides: the models.
     seed: the seed of the random numbers.
     """
-    side, random = sides[0], np.random.default_rng(seed)
+    side, random = sides[0], module_late("numpy.random").default_rng(seed)
     only = next(filter(None, (each.only_steps for each in sides)), None)
     for name, spec in (*named_leaves(side.inputs), *named_leaves(side.graph.statics)):
         if spec.dtype and np.dtype(spec.dtype).kind not in "fV":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.ir import Net, Node, ancestors
 from stepnet.compiler.net.types import CONST, STEPS, Extent, is_derived, is_pairs
 from stepnet.compiler.net.windows import is_own_axis

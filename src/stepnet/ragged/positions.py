@@ -8,7 +8,7 @@ Positions are integers in host memory, whichever device holds the arrays. Everyt
 at these positions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any, Self
 
@@ -85,6 +85,14 @@ class Positions:
             if there are none.
         """
         return replace(self, beside=beside) if beside else self
+
+    def derive(self, name: str, make: Callable[[], Any]) -> Any:
+        """Returns the value of this name that a target derives from these positions: made at the first call,
+        and kept. Of threads that make it at once, all get the same one: machine code reads its memory, which
+        goes with the value.
+        """
+        found = self.derived.get(name)
+        return self.derived.setdefault(name, make()) if found is None else found
 
     @property
     def rows(self) -> int:

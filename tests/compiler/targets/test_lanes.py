@@ -1,5 +1,9 @@
 """Lanes hold every sequence once, in few more steps than there must be, the busiest lane first."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -89,3 +93,18 @@ def test_sequences_of_about_one_length_have_a_lane_each(number: int, sets: int) 
     for shortest in (100, 90):
         lengths = np.linspace(100, shortest, number).astype(np.int64)
         assert [lanes for lanes, _ in laid_out(lengths).sets(sets, 1.0)] == [number // sets] * sets
+
+
+def test_threads_that_lay_sequences_out_at_once_share_the_tables() -> None:
+    """Machine code has the addresses of the tables, so they may not go with a layout that was replaced."""
+    both_inside = threading.Barrier(2)
+
+    class Lengths(np.ndarray):
+        def tolist(self) -> Any:
+            both_inside.wait(10)
+            return super().tolist()
+
+    positions = Positions(np.array([0, 3]), np.array([3, 2]).view(Lengths), 5)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(SequenceLayout.of, [positions] * 2)
+    assert first is second

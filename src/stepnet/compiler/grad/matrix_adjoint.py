@@ -1,4 +1,4 @@
-"""The gradient of a recurrence whose memory is a matrix, as recurrences of the same form (`matrix_core.py`).
+"""The gradient of a recurrence whose memory is a matrix, as recurrences of the same form (`matrix_cores.py`).
 
     forward     r = x S                              S' = a S + p w       w = f(r, ...)
     backward    dw = p dS        dr = dr + f'(dw)    dS = a dS' + x dr     from the last step to the first
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepnet.compiler.grad.forward import Forward
-from stepnet.compiler.grad.matrix_core import MatrixCore, ShownElements, matrix_core
+from stepnet.compiler.grad.matrix_cores import MatrixCore, ShownElements, matrix_core
 from stepnet.compiler.grad.recurrence import transpose
 from stepnet.compiler.grad.stretches import is_zeros
 from stepnet.compiler.grad.sweep import Sweep

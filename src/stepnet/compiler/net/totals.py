@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.compiler.net import meanings
 from stepnet.compiler.net.encodings import rounded
-from stepnet.compiler.net.interpret import within
+from stepnet.compiler.net.interpreter import within
 from stepnet.compiler.net.ir import Node
 
 Array = np.ndarray

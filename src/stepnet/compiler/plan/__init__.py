@@ -2,17 +2,25 @@
 
 from typing import TYPE_CHECKING
 
-from stepnet.compiler.plan.load import BlockCosts, CallSize, CostModel, FiberCosts, Load, Machine, MatrixSizes
-from stepnet.compiler.plan.partition import CallPartition, Partition, Wavefront
-from stepnet.compiler.plan.passes import PIPELINE, Pipeline, optimised
-from stepnet.compiler.plan.plan import Plan, Planning, plan
-from stepnet.compiler.plan.schedule import Part, Schedule, schedule
-from stepnet.compiler.plan.waves import Across, lines_of, order_of, runs_of, waves_of
 from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
     from stepnet.compiler.plan.apart import unit_fibers
+    from stepnet.compiler.plan.load import (
+        BlockCosts,
+        CallSize,
+        CostModel,
+        FiberCosts,
+        Load,
+        Machine,
+        MatrixSizes,
+    )
+    from stepnet.compiler.plan.partition import CallPartition, Partition, Wavefront
+    from stepnet.compiler.plan.passes import PIPELINE, Pipeline, optimised
     from stepnet.compiler.plan.passes.read_before import with_early_reads
+    from stepnet.compiler.plan.plan import Plan, Planning, planned
+    from stepnet.compiler.plan.schedule import Part, Schedule
+    from stepnet.compiler.plan.waves import Across, lines_of, order_of, runs_of, waves_of
 
 __all__ = [
     "PIPELINE",
@@ -35,19 +43,44 @@ __all__ = [
     "lines_of",
     "optimised",
     "order_of",
-    "plan",
+    "planned",
     "runs_of",
-    "schedule",
     "unit_fibers",
     "waves_of",
     "with_early_reads",
 ]
-
-
-HOMES = {"unit_fibers": "apart", "with_early_reads": "passes.read_before"}
-"""The modules of names that are imported at their first use: a plan that is stored needs none of them."""
+HOMES = {
+    "PIPELINE": "passes",
+    "Across": "waves",
+    "BlockCosts": "load",
+    "CallPartition": "partition",
+    "CallSize": "load",
+    "CostModel": "load",
+    "FiberCosts": "load",
+    "Load": "load",
+    "Machine": "load",
+    "MatrixSizes": "load",
+    "Part": "schedule",
+    "Partition": "partition",
+    "Pipeline": "passes",
+    "Plan": "plan",
+    "Planning": "plan",
+    "Schedule": "schedule",
+    "Wavefront": "partition",
+    "lines_of": "waves",
+    "optimised": "passes",
+    "order_of": "waves",
+    "planned": "plan",
+    "runs_of": "waves",
+    "unit_fibers": "apart",
+    "waves_of": "waves",
+    "with_early_reads": "passes.read_before",
+}
+"""The modules of names, which are imported at their first use: a package whose import imports its modules can
+wait for a thread that imports one of them, and the thread for the package.
+"""
 
 
 def __getattr__(name: str) -> object:
-    """Returns one of `HOMES`, imported at the first access; raises `AttributeError` for any other name."""
+    """Imports a name at its first use."""
     return imported_late(__name__, name, HOMES.get(name))

@@ -16,7 +16,7 @@ from stepnet.compiler.plan.passes.divide import divide
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
 from stepnet.compiler.plan.passes.when import is_constant, known_once
-from stepnet.compiler.plan.plan import Plan, Planning, plan
+from stepnet.compiler.plan.plan import Plan, Planning, planned
 from stepnet.compiler.plan.schedule import Cut, Part, Schedule, is_nested
 from stepnet.errors import NetError
 
@@ -49,7 +49,7 @@ def plan_of_all(net: Net, planning: Planning) -> Plan | None:
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
     try:
-        return plan(net, planning)
+        return planned(net, planning)
     except NetError:
         return None
 
@@ -253,7 +253,7 @@ def plain_part(net: Net, numbers: list[int], groups: Groups, planning: Planning)
             tuple(reads),
             tuple(results),
             extent,
-            plan(recurrence_net, planning),
+            planned(recurrence_net, planning),
             parameters=parameters,
         )
     zeros, outputs = [-1] * len(kinds), [*results, *(sums or [-1])]
@@ -262,7 +262,7 @@ def plain_part(net: Net, numbers: list[int], groups: Groups, planning: Planning)
         (*reads, *zeros, *rows),
         tuple(outputs),
         extent,
-        plan(recurrence_net, planning),
+        planned(recurrence_net, planning),
         len(kinds),
         len(rows),
         parameters,
@@ -289,7 +289,7 @@ def contract_part(net: Net, number: int, planning: Planning) -> Part:
     operands = [*copy_of.values(), outer.input(none, "none")]
     _, final = Recur(body, len(reads), 1).add_results(outer, operands)
     made = outer.copy(node, [copy_of[operand] for operand in node.inputs])
-    whole = plan(outer.net([*final, made]), planning)
+    whole = planned(outer.net([*final, made]), planning)
     return Part("recurrence", (*reads, -1), (-1, number), net.type_of(reads[0]).extent, whole, 1)
 
 
@@ -344,7 +344,7 @@ def recurrence(net: Net, number: int, groups: Groups, planning: Planning) -> Par
         (*reads[:sequences], *more, *reads[sequences:]),
         tuple(ends.get(number, number) for number in numbers),
         extent,
-        plan(outer.builder.net(new_numbers), planning),
+        planned(outer.builder.net(new_numbers), planning),
         recur.memory_count,
         len(reads) - recur.sequence_count - recur.memory_count,
         tuple(outer.parameters),

@@ -97,7 +97,7 @@ class Plan:
 
     def planned(self, planning: Planning) -> "Plan":
         """Returns the plan of the same net by the passes and costs of another engine."""
-        return self if planning == self.planning else plan(self.traced, planning)
+        return self if planning == self.planning else planned(self.traced, planning)
 
     @computed_once
     def fibers(self) -> "Fibers":
@@ -167,7 +167,7 @@ KNOWN = OrderedDict[tuple[Net, tuple[str, ...], Planning], Plan]()
 """The plans that are kept, by the net, the user's line for each node, and the passes and costs."""
 
 
-def plan(traced: Net, planning: Planning) -> Plan:
+def planned(traced: Net, planning: Planning) -> Plan:
     """Returns the plan of a net: which node runs in which stage (before, in or after the loop over steps, for
     instance), after all passes. Raises `NetError` if the net has not exactly one recurrence, or if one pass
     over the steps is not enough.

@@ -142,14 +142,3 @@ def new_cut(traced: Net, moved: Net | None, planning: Planning) -> Cut:
     """Cuts a net into planned parts, with modules imported only now. It takes the arguments of `Schedule`."""
     cut: Cut = imported_late("stepnet.compiler.plan", "cut_of", "cutting")(traced, moved, planning)
     return cut
-
-
-def schedule(net: Net, planning: Planning) -> Schedule:
-    """Makes the schedule of a net: the parts that engines or NumPy run in turn, found at first use.
-
-    There is a single part if one plan (which operation runs when) can run the whole net: it has exactly one
-    recurrence, which needs one pass over the steps, and no sequences inside a step.
-
-    planning: the passes and costs of the engine for which the parts are planned.
-    """
-    return Schedule(net, planning)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import interpret
+from stepnet.compiler.net.interpreter import interpret
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.memory import HOST, AnyMemory
 from stepnet.compiler.net.totals import total_of

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.interpret import LevelSizes
+from stepnet.compiler.net.interpreter import LevelSizes
 from stepnet.compiler.net.ir import Net, ancestors
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer, scattered
 from stepnet.compiler.net.types import CONST, is_pairs

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import (
+from stepnet.compiler.net.interpreter import (
     COPIED,
     LevelSizes,
     by_steps,

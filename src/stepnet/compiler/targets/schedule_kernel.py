@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer
 from stepnet.compiler.net.types import CONST

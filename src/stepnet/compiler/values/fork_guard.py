@@ -140,6 +140,12 @@ def import_hooked() -> None:
         import_module(name)
 
 
+def module_late(name: str) -> Any:
+    """Imports a module at its first use, such as `numpy.random`, which NumPy loads when it is first named."""
+    with IMPORTS:
+        return import_module(name)
+
+
 def imported_late(package: str, name: str, home: str | None) -> Any:
     """Imports a public name of a package at its first use (PEP 562), and returns its value.
 
@@ -148,5 +154,4 @@ def imported_late(package: str, name: str, home: str | None) -> Any:
     """
     if home is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    with IMPORTS:
-        return getattr(import_module(f"{package}.{home}"), name)
+    return getattr(module_late(f"{package}.{home}"), name)

@@ -39,12 +39,13 @@ class computed_once(Generic[Value]):  # noqa: N801 - it is written as a decorato
     def __get__(self, instance: object, owner: type | None = None) -> Value: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Computes the value at first access to the property of an object, and stores it in the object under
-        the same name, where later accesses find it. Accessed on the class, returns the property itself.
+        the same name, where later accesses find it. Of threads that compute it at once, all get that of the
+        first to end: another value could own memory whose address machine code keeps. Accessed on the class,
+        returns the property itself.
         """
         if instance is None:
             return self
-        value = instance.__dict__[self.compute.__name__] = self.compute(instance)
-        return value
+        return instance.__dict__.setdefault(self.compute.__name__, self.compute(instance))
 
 
 def put_latest(entries: OrderedDict[Any, Any], key: Any, value: Any, most: int = MOST_ENTRIES) -> None:
@@ -56,6 +57,11 @@ def put_latest(entries: OrderedDict[Any, Any], key: Any, value: Any, most: int =
     {'b': 2, 'c': 3}
     """
     entries[key] = value
+    limit(entries, most)
+
+
+def limit(entries: OrderedDict[Any, Any], most: int) -> None:
+    """Removes the oldest entries of a cache beyond `most`."""
     while len(entries) > most:
         drop_oldest(entries)
 
@@ -70,7 +76,7 @@ def entry_of(
     entries: OrderedDict[Any, Any], key: Any, make: Callable[[], Any], most: int = MOST_ENTRIES
 ) -> Any:
     """Returns the entry of a cache for a key. At the first use of the key, makes the entry and adds it, and
-    removes the oldest entries beyond `most`. Threads may share the cache.
+    removes the oldest entries beyond `most`. Threads may share the cache: all get the entry that was first.
 
     >>> entries = OrderedDict(a=1)
     >>> entry_of(entries, "a", int), entry_of(entries, "b", int)
@@ -78,6 +84,6 @@ def entry_of(
     """
     found = entries.get(key)
     if found is None:
-        found = make()
-        put_latest(entries, key, found, most)
+        found = entries.setdefault(key, make())
+        limit(entries, most)
     return found

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.compiler.net.ends import Ends
-from stepnet.compiler.net.interpret import entries_of_steps
+from stepnet.compiler.net.interpreter import entries_of_steps
 from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.net.types import ROWS, STEPS, is_static_extent
 from stepnet.compiler.targets import Call, Order

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from stepnet.compiler.grad import per_sequence
+from stepnet.compiler.grad.by_sequence import per_sequence
 from stepnet.compiler.grad.stored_values import saving
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import Type

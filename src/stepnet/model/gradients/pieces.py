@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import entries_of_steps
+from stepnet.compiler.net.interpreter import entries_of_steps
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_static_extent
 from stepnet.compiler.targets import Call

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
+from stepnet.compiler.grad.by_sequence import per_sequence
 from stepnet.compiler.grad.gradient import vjp
-from stepnet.compiler.grad.halves import halves
-from stepnet.compiler.grad.per_sequence import per_sequence
+from stepnet.compiler.grad.halving import halves
 from stepnet.compiler.grad.tangent_net import jvp
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import ROWS, is_static_extent

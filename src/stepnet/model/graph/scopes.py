@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, interpret
+from stepnet.compiler.net.interpreter import LevelSizes, interpret
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type, is_derived, is_static_extent
 from stepnet.compiler.net.windows import derived_offsets

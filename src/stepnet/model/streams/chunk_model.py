@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.net.windows import WINDOWED

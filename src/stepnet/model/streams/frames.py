@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import within
+from stepnet.compiler.net.interpreter import within
 from stepnet.compiler.net.ir import Builder, Net, ancestors
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes import Pipeline

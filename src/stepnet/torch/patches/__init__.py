@@ -9,11 +9,10 @@ imported when `accelerate` is first called, and `stepnet.torch` works without an
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from importlib import import_module
 from typing import Any, cast
 
 from stepnet.compiler.values.entry_points import installed, load_object
-from stepnet.compiler.values.fork_guard import IMPORTS
+from stepnet.compiler.values.fork_guard import module_late
 from stepnet.compiler.values.records import dataclass
 
 
@@ -74,7 +73,6 @@ def patches() -> tuple[Patch, ...]:
     Returns them in the order in which they are asked about a layer. Raises `LibraryError` if the patch of a
     package cannot be imported.
     """
-    with IMPORTS:  # a forked child would wait for an import for ever
-        own = [import_module(module).PATCH for module in PATCHES.values()]
+    own = [module_late(module).PATCH for module in PATCHES.values()]
     others = [load_object(point, "patch") for name, point in installed(GROUP).items() if name not in PATCHES]
     return tuple(cast("list[Patch]", [*own, *others]))

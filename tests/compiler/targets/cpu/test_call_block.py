@@ -1,5 +1,6 @@
 """Prepared calls as one block of addresses: the bits of other calls in new arrays, with pauses and errors."""
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from same_bits import assert_same_bits
 from zoo import rnn_of, uniform
 
 import stepnet as sn
+from stepnet.compiler.targets.cpu import host_processor
 from stepnet.compiler.targets.cpu.running import chain, chain_call, prepared_chain
 from stepnet.errors import InputError
 
@@ -74,6 +76,16 @@ def prepared(model: Any, x: Any, **options: Any) -> Any:
     for _ in range(PREPARED):
         model(x, **options)
     return model
+
+
+def test_calls_at_addresses_hold_the_arrays_that_they_read_besides():
+    block = chain_call.CallBlock([], prepared_chain.Reach(((),), ((),)), host_processor())
+    zeros = np.zeros(3)
+    left = weakref.ref(zeros)
+    run = block.at([zeros, 0], 1, [])
+    del zeros
+    assert left() is not None
+    assert run([0])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler.net import STEPS, Builder, Extent, LevelSizes, Net, PairPlaces, Type, interpret, widened
-from stepnet.compiler.plan import Across, Part, schedule
+from stepnet.compiler.plan import Across, Part, Schedule
 from stepnet.compiler.targets import planning_for
 from stepnet.compiler.targets.cpu import Processor, available_processors
 from stepnet.compiler.targets.cpu.running.pairs import PairsTask
@@ -113,7 +113,7 @@ def net_of(function: Callable[[Operations], int], dtype: str, causal: bool, keys
 
 def part_of(net: Net) -> Part:
     """The only part of the schedule of a net."""
-    (part,) = schedule(net, planning_for("llvm")).parts
+    (part,) = Schedule(net, planning_for("llvm")).parts
     return part
 
 
@@ -204,7 +204,7 @@ def two_results(own: Operations) -> int:
 def test_what_is_read_elsewhere_runs_alone():
     """Values at pairs that two sums read without a common result are stored."""
     net = net_of(two_results, "float32", False)
-    parts = schedule(net, planning_for("llvm")).parts
+    parts = Schedule(net, planning_for("llvm")).parts
     assert all(part.body is None for part in parts)
-    others = schedule(net_of(softmax, "float32", False), planning_for("interpret")).parts
+    others = Schedule(net_of(softmax, "float32", False), planning_for("interpret")).parts
     assert all(part.body is None for part in others)

@@ -9,9 +9,7 @@ import numpy as np
 
 import stepnet as sn
 from bench.gpu.cells import recurrence
-from stepnet.compiler.net import interpret
-from stepnet.compiler.net.interpret import LevelSizes
-from stepnet.compiler.net.types import CONST
+from stepnet.compiler.net import CONST, LevelSizes, interpret
 from stepnet.compiler.plan import Plan
 from stepnet.compiler.targets.cuda import (
     DeviceFacts,

@@ -24,7 +24,7 @@ from stepnet.compiler.net import (
     decay_operands,
     interpret,
 )
-from stepnet.compiler.plan import MatrixSizes, Planning, schedule
+from stepnet.compiler.plan import MatrixSizes, Planning, Schedule
 from stepnet.compiler.targets.cuda import (
     COSTS,
     CudaEngine,
@@ -360,7 +360,7 @@ def loops(step: MatrixStep) -> list[Any]:
     rnn({name: x[None] for name, x in step.values(2).items()})
     net = vjp(rnn.net, chunks=lambda _: "")
     backward = halves(net, len(rnn.net.inputs), len(rnn.net.results)).backward
-    parts = schedule(backward, Planning(CudaEngine.pipeline, COSTS)).parts
+    parts = Schedule(backward, Planning(CudaEngine.pipeline, COSTS)).parts
     plans = [part.plan for part in parts if part.plan is not None]
     return [plan for plan in plans if len(plan.body.type_of(plan.recurrence.recur.memories[0]).shape) == 3]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
-from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.targets.cuda import CudaMemory, DeviceArray, DeviceCode, EmulatedDevice, get, put

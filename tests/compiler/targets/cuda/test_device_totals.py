@@ -5,7 +5,7 @@ import pytest
 from tolerance import distance
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Type
-from stepnet.compiler.net.interpret import LevelSizes, contract
+from stepnet.compiler.net.interpreter import LevelSizes, contract
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevice

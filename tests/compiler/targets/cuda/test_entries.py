@@ -10,9 +10,7 @@ from tolerance import assert_close
 from zoo import normal, uniform
 
 import stepnet as sn
-from stepnet.compiler.plan import PIPELINE, Plan
-from stepnet.compiler.plan import plan as planned
-from stepnet.compiler.plan.plan import Planning
+from stepnet.compiler.plan import PIPELINE, Plan, Planning, planned
 from stepnet.compiler.targets.cuda import (
     COSTS,
     DevicePositions,

@@ -12,7 +12,7 @@ A net is small and its recurrence runs millions of times: anything removed from 
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import within
+from stepnet.compiler.net.interpreter import within
 from stepnet.compiler.net.ir import Builder, Net, Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.passes.rewrite import rewritten

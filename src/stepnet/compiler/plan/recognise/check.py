@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, interpret, widened
+from stepnet.compiler.net.interpreter import LevelSizes, interpret, widened
 from stepnet.compiler.net.ir import Recur, without_unused
 from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.recognise.known import Recognised
+from stepnet.compiler.values.fork_guard import module_late
 from stepnet.errors import NetError
 from stepnet.layout.equations import step_of
 from stepnet.layout.semantics import GATES
@@ -29,7 +30,7 @@ def check(known: Recognised, seed: int = 0) -> None:
         known: The recognised cell.
         seed: The seed of the numbers.
     """
-    random = np.random.default_rng(seed)
+    random = module_late("numpy.random").default_rng(seed)
     outputs = {index: kind for index, kind in enumerate(known.outputs) if kind is not None}
     recur = wide_recur(known.recur, list(outputs))
     body = recur.body

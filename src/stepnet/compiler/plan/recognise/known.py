@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, interpret
+from stepnet.compiler.net.interpreter import LevelSizes, interpret
 from stepnet.compiler.net.ir import Net, Node, Recur
 from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.plan.passes.chain import chain

@@ -131,11 +131,10 @@ class CudaKernel:
 
     def laid_at(self, positions: Positions) -> LaidLoop:
         """Returns the same for the sequences of a batch, whose positions keep it for later calls."""
-        name = f"lanes of {id(self)}"
-        if name not in positions.derived:  # which keep this object too, so that no other has its number
-            positions.derived[name] = self, self.laid(positions.lengths)
-        found: LaidLoop = positions.derived[name][1]
-        return found
+        laid: LaidLoop
+        # The positions keep this object too, so that no other has its number.
+        _, laid = positions.derive(f"lanes of {id(self)}", lambda: (self, self.laid(positions.lengths)))
+        return laid
 
     @computed_once
     def memories(self) -> list[int | None]:

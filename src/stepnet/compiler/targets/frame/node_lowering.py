@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import within
+from stepnet.compiler.net.interpreter import within
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.targets.frame.forms import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import within
+from stepnet.compiler.net.interpreter import within
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.targets.calibration import FrameSamples

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import LevelSizes, evaluated, interpret
+from stepnet.compiler.net.interpreter import LevelSizes, evaluated, interpret
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, STEPS
 from stepnet.compiler.plan.groups import results_of

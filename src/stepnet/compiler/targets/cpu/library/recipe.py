@@ -14,7 +14,7 @@ from dataclasses import field
 import numpy as np
 from llvmlite import ir
 
-from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text, is_derived, is_pairs
 from stepnet.compiler.net.windows import is_own_axis

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from stepnet.compiler.net.encodings import whole_numbers
-from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.machine.lazy import lazy_import

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import COPIED, LevelSizes, StepEntries, entry_indices, steps_of
+from stepnet.compiler.net.interpreter import COPIED, LevelSizes, StepEntries, entry_indices, steps_of
 from stepnet.compiler.net.ir import Recur
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.net.type_rules import recur_extent

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import within
+from stepnet.compiler.net.interpreter import within
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.machine.memory import pointer

@@ -108,9 +108,7 @@ class SequenceLayout:
         """Returns the layout of the sequences at these positions: their lengths, and the lanes (slots) that
         run them. It is made once and stored with the positions.
         """
-        layout = positions.derived.get(KNOWN)
-        if layout is None:
-            layout = positions.derived[KNOWN] = cls(positions)
+        layout: SequenceLayout = positions.derive(KNOWN, lambda: cls(positions))
         return layout
 
     @property

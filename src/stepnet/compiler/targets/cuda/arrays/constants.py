@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepnet.compiler.net.interpret import evaluated
+from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.ir import Builder, Net, Node, ancestors
 from stepnet.compiler.net.types import CONST, Type
 from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory

@@ -37,11 +37,8 @@ class DevicePositions:
     @classmethod
     def of(cls, positions: Positions, device: Device) -> "DevicePositions":
         """Returns the places of some positions, which keep them for later calls."""
-        name = f"cuda {id(device)}"
-        if name not in positions.derived:
-            positions.derived[name] = cls(positions, device)
-        found: DevicePositions = positions.derived[name]
-        return found
+        made: DevicePositions = positions.derive(f"cuda {id(device)}", lambda: cls(positions, device))
+        return made
 
     def put(self, array: Array) -> DeviceArray:
         """Copies integers to the device."""

@@ -31,9 +31,7 @@ class StepChunk:
     def entries_on(self, memory: CudaMemory) -> DeviceArray:
         """Returns the entries of the chunk's steps on a device, where they are kept for later calls."""
         name = f"cuda entries {id(memory.device)}"
-        if name not in self.positions.derived:
-            self.positions.derived[name] = put(memory.device, self.entries)
-        found: DeviceArray = self.positions.derived[name]
+        found: DeviceArray = self.positions.derive(name, lambda: put(memory.device, self.entries))
         return found
 
     def steps_before(self, memory: CudaMemory, begun: DeviceArray | None) -> DeviceArray:
@@ -67,10 +65,10 @@ class StepChunks:
     def of(cls, positions: Positions, count: int) -> "StepChunks":
         """Divides the steps of a batch into at most `count` chunks, kept by the positions for later calls."""
         name = f"{count} chunks"
-        if name not in positions.derived:
-            positions.derived[name] = cls(positions, -(-int(positions.lengths.max()) // count))
-        found: StepChunks = positions.derived[name]
-        return found
+        made: StepChunks = positions.derive(
+            name, lambda: cls(positions, -(-int(positions.lengths.max()) // count))
+        )
+        return made
 
     @computed_once
     def chunks(self) -> tuple[StepChunk, ...]:
