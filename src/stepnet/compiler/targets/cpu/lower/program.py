@@ -37,6 +37,10 @@ from stepnet.compiler.values.records import dataclass
 NONE = dict[int, ConstantNode]()
 IN_PLACE = ("float32", "float64", "bfloat16", "float16")
 """The dtypes of arrays whose rows are read and written in place, if they are whole vectors."""
+SHORT_BYTES = 32
+"""The bytes of a vector of x86-64 up to which its instructions take no longer than on half of it. A division
+of 64 bytes takes 6 cycles longer than one of 32, an addition 1 (Intel, family 6.207).
+"""
 
 
 def vector_width(plan: Plan, processor: Processor) -> int:
@@ -44,14 +48,19 @@ def vector_width(plan: Plan, processor: Processor) -> int:
     operations in their order) share.
 
     An element is as large as one of the widest floating dtype: of the products, or of all values if there are
-    no products. Without floating dtypes it has 4 bytes.
+    no products. Without floating dtypes it has 4 bytes. If all values that are computed fit half of a vector
+    of AVX-512, vectors are half as long.
     """
     nodes = list(all_nodes(plan.net))
     types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
     if not types:
         types = [type_ for node in nodes for type_ in node.types if type_.is_float]
     widest = max((type_.computed.itemsize for type_ in types), default=4)
-    return processor.vector_bytes // widest
+    width = processor.vector_bytes // widest
+    computed = (node for node in nodes if node.kind not in ("source", "view"))
+    most = max((type_.size for node in computed for type_ in node.types if type_.extent != CONST), default=0)
+    is_long = processor.is_x86 and processor.vector_bytes > SHORT_BYTES
+    return width // 2 if is_long and 0 < most <= width // 2 else width
 
 
 def lowered(plan: Plan, processor: Processor) -> Lowered:

@@ -65,8 +65,8 @@ class Ahead:
     """Packed parameters that a tile fetches into the L2 cache, for the tiles that follow.
 
     pointer: the first byte that this tile fetches.
-    bytes: the bytes that it fetches for each packed word of k. At most a cache line is fetched: with few
-        tiles the processor fetches the lines in between.
+    bytes: the bytes that it fetches for each packed word of k. At most two cache lines are fetched: with one
+        tile the processor fetches the lines in between.
     """
 
     pointer: ir.Value
@@ -83,6 +83,11 @@ class Ahead:
             for _ in range(1, count):
                 pointer = code.at(pointer, self.bytes)
                 code.prefetch(pointer, level=2)
+        with code.when(code.icmp_signed(">", self.bytes, code.number(LINE))):
+            pointer = code.at(self.pointer, code.mul(first, self.bytes))
+            for _ in range(count):
+                code.prefetch(code.at(pointer, LINE), level=2)
+                pointer = code.at(pointer, self.bytes)
 
     def fetch_first(self, code: Code, first: ir.Value) -> None:
         """Writes the prefetch that belongs to the packed word `first` of k."""

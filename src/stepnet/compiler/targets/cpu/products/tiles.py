@@ -51,10 +51,11 @@ own as fast as they arrive."""
 TURN_BYTES = 512 * 1024
 """The most parameters of a unit block whose tiles take turns: with those that are fetched for the next tiles
 they lie in the L2 cache. Otherwise each of two turns would fetch all of them again."""
-SECTIONED_BYTES, SECTION_BYTES = 320 * 1024, 128 * 1024
+SECTIONED_BYTES, SECTION_BYTES = 320 * 1024, 32 * 1024
 """A unit block with more parameters than `SECTIONED_BYTES` is computed in sections of k of at most
 `SECTION_BYTES`. Tiles of all rows multiply one section before the next one, which they fetch meanwhile: whole
-unit blocks, the rows, and what is fetched would exceed the L2 cache."""
+unit blocks, the rows, and what is fetched would exceed the L2 cache. A section stays in the L1 cache, as the
+lines that arrive from memory leave little room for those from L2."""
 
 
 @dataclass(frozen=True)
