@@ -124,13 +124,8 @@ PLANNING = Planning(CudaEngine.pipeline, COSTS)
 
 
 def loop_time(plan: Plan, rows: int, facts: DeviceFacts, way: CudaPrecision) -> float:
-    """Returns the microseconds of a step of a loop; of one of which the target has no estimate, as of units
-    of one number, those of the bytes that it reads and writes.
-    """
-    estimated = loop_of(plan, rows, facts, CudaOptions(way)).microseconds
-    recur = plan.recurrence.recur
-    values = [*recur.sequences, *recur.outputs]
-    return estimated or rows * sum(4 * recur.body.type_of(number).size for number in values) / BYTES
+    """Returns the microseconds of a step of a loop."""
+    return loop_of(plan, rows, facts, CudaOptions(way)).microseconds
 
 
 def forward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision) -> float:
@@ -147,7 +142,7 @@ def backward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision
     for part in schedule.parts:
         if part.kind == "recurrence" and part.plan is not None:
             total += loop_time(part.plan, rows, facts, way)
-        elif part.node is not None and part.node.operation == "decay_gradient":
+        elif part.node is not None and part.node.operation == "matrix_gradients":
             total += time_of_decays(schedule.net, part.node, rows, facts, way)
     return total
 

@@ -73,7 +73,7 @@ def describe_part(part: Part, schedule: Schedule) -> str:
     if operation == "arrange":
         order = "last first" if part.node.attributes["reverse"] else "in order"
         return f"steps {order} at {extent_text(schedule.net.type_of(part.results[0]).extent)}"
-    if operation == "decay_gradient":
+    if operation == "matrix_gradients":
         at = extent_text(schedule.net.type_of(part.results[0]).extent)
         return f"gradients of the decays of a matrix at {at}"
     if operation == "extend":

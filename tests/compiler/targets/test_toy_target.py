@@ -117,7 +117,7 @@ class ToyMemory:
     def paired(self, operation: str, first: Handle, second: Handle, pairs: Any, over: str) -> Handle:
         return Handle(HOST.paired(operation, array_of(first), array_of(second), pairs, over))
 
-    def decay_gradient(self, operands: Any, offsets: Array, reverse: bool) -> Handle:
+    def matrix_gradients(self, operands: Any, offsets: Array, reverse: bool) -> Handle:
         raise NotImplementedError  # no gradient is made for this target that needs it
 
 

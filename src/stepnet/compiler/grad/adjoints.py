@@ -97,5 +97,5 @@ ADJOINTS: dict[str, Adjoint | str] = {
     "result": RESULT,
     "recur": RESULT,
     "products": PLANNED,
-    "decay_gradient": GRADIENT,
+    "matrix_gradients": GRADIENT,
 }

@@ -6,11 +6,15 @@
                 dx = dr S                            S' = a S + p w       from the first step to the last
 
 None reads a matrix that another one saved, and all have the form of the step, with the keys as values in the
-last two. So what runs such steps in chunks of steps runs their gradients.
+last two. So what runs such steps in chunks of steps runs their gradients. Where the matrix decays, that of
+the decay reads both matrices of the last two; then one operation, `matrix_gradients`, has all three.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
+
+import numpy as np
 
 from stepnet.compiler.grad.forward import Forward
 from stepnet.compiler.grad.matrix_cores import MatrixCore, ShownElements, matrix_core
@@ -289,11 +293,13 @@ class TransposedCore:
         written = function_of(self.core, self.around, self.read, operands.given)
         sources = [value for value in d_read if value is not None]
         vectors = [x for x, value in zip(operands.reads, d_read, strict=True) if value is not None]
-        keys = self.of_keys(written, vectors, sources, last)
-        reads = self.of_reads(written, sources)
-        wanted = [reads.pop(0) if value is not None else None for value in d_read]
-        decay = [] if operands.decay is None else [self.of_decay(vectors, sources, written, last)]
-        found = [*wanted, *keys, *decay, *self.of_given(d_written)]
+        if operands.decay is None:
+            of_keys = self.of_keys(written, vectors, sources, last)
+            made = [*self.of_reads(written, sources), *of_keys]
+        else:
+            made = self.of_all(vectors, sources, written, last)
+        wanted = [made.pop(0) if value is not None else None for value in d_read]
+        found = [*wanted, *made, *self.of_given(d_written)]
         for number, value in zip(self.sources, found, strict=True):
             if value is not None:
                 self.sweep.add(number, value)
@@ -343,17 +349,23 @@ class TransposedCore:
         after = loop.next(self.operands.decay, self.operands.keys, [loop.taken(value) for value in written])
         return loop.run(outputs, after, self.initial, self.recur.reverse)[2]
 
-    def of_decay(
+    def of_all(
         self, vectors: Sequence[Value], d_read: Sequence[Value], written: Sequence[Value], last: Value
-    ) -> Value:
-        """Adds the cotangent of the decay: that of a product of matrices which run in opposite directions."""
+    ) -> list[Value]:
+        """Adds the cotangents of the vectors of the reads, of those of the writes, and of the decay, where
+        there is one: from matrices that run in opposite directions.
+        """
         operands = self.operands
         assert operands.decay is not None
         steps = [each.at(STEPS) for each in (*vectors, *d_read, *operands.keys, *written, operands.decay)]
         pairs = {"initial": self.initial, "last": last}
         ends = {name: value for name, value in pairs.items() if not is_zeros(self.around, value.number)}
         attributes = {"reads": len(vectors), "ends": tuple(ends), "reverse": self.recur.reverse}
-        return steps[0].apply("decay_gradient", *steps[1:], *ends.values(), **attributes)
+        packed = steps[0].apply("matrix_gradients", *steps[1:], *ends.values(), **attributes)
+        shapes = [each.type.shape for each in (*vectors, *operands.keys, operands.decay)]
+        stops = np.cumsum([prod(shape) for shape in shapes]).tolist()
+        pieces = zip(shapes, [0, *stops], stops, strict=False)
+        return [packed.slice(-1, first, stop).reshape(*shape) for shape, first, stop in pieces]
 
     def of_given(self, d_written: Sequence[Value]) -> list[Value | None]:
         """Adds the cotangents of the further values of which what is written is a function, of all steps."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from stepnet.compiler.values.fork_guard import imported_late
 
 if TYPE_CHECKING:
-    from stepnet.compiler.net.decays import decay_operands
+    from stepnet.compiler.net.decays import decay_operands, gradient_sizes
     from stepnet.compiler.net.encodings import Precision
     from stepnet.compiler.net.extensions import Extension
     from stepnet.compiler.net.interpreter import LevelSizes, interpret, widened
@@ -34,6 +34,7 @@ __all__ = [
     "Type",
     "Window",
     "decay_operands",
+    "gradient_sizes",
     "interpret",
     "widened",
 ]
@@ -55,6 +56,7 @@ HOMES = {
     "Type": "types",
     "Window": "windows",
     "decay_operands": "decays",
+    "gradient_sizes": "decays",
     "interpret": "interpreter",
     "widened": "interpreter",
 }

@@ -1,8 +1,9 @@
-"""The gradient of the decays of a matrix that is a memory: the operation `decay_gradient`.
+"""Gradients of a matrix that is a memory and decays: the operation `matrix_gradients`.
 
-    S_t = a_t S_t-1 + p_t w_t        dS_t-1 = a_t dS_t + x_t dr_t        da_t = <dS_t, S_t-1>
+    S_t = a_t S_t-1 + p_t w_t        dS_t-1 = a_t dS_t + x_t dr_t
+    dx_t = S_t-1 dr_t                dp_t = dS_t w_t                     da_t = <dS_t, S_t-1>
 
-for each head of a matrix [heads, keys, values], with outer products of keys and values; or for each key,
+for each head of a matrix [heads, keys, values], with outer products of keys and values; or da for each key,
 where each decays by itself: a sum over the values of its row. It reads both
 matrices at each step, which run in opposite directions; an engine may compute it without storing either
 (`grad/matrix_adjoint.py`).
@@ -10,7 +11,7 @@ matrices at each step, which run in opposite directions; an engine may compute i
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -52,12 +53,23 @@ def decay_operands(operands: Sequence[Kind], reads: int, ends: Sequence[str]) ->
     return DecayOperands(*vectors, operands[count], known.get("initial"), known.get("last"))
 
 
-def decay_gradient(operands: DecayOperands[Array], offsets: Array, reverse: bool) -> Array:
-    """Computes the gradients of the decays, [steps, heads] or [steps, heads, keys].
+def gradient_sizes(operands: DecayOperands[Any]) -> list[int]:
+    """Returns the numbers of each gradient at a step: dx of each read, dp of each write, and da. They lie one
+    behind the other in the result. operands: arrays or types, whose shapes end with the features.
+    """
+    (heads, keys), decays = operands.reads[0].shape[-2:], operands.decay.shape
+    by_key = len(decays) == len(operands.reads[0].shape)
+    vectors = len(operands.reads) + len(operands.keys)
+    return [heads * keys] * vectors + [heads * keys if by_key else heads]
+
+
+def matrix_gradients(operands: DecayOperands[Array], offsets: Array, reverse: bool) -> Array:
+    """Computes the gradients of the vectors and of the decays, [steps, sum of `gradient_sizes`].
 
     offsets: where each sequence begins and ends. reverse: whether sequences run from their last step.
     """
     made = np.zeros_like(operands.decay)
+    d_reads, d_keys = ([np.zeros_like(each) for each in some] for some in (operands.reads, operands.keys))
     summed = (-2, -1) if made.ndim == 2 else -1
     shape = *operands.reads[0].shape[1:], operands.d_reads[0].shape[-1]
     zeros = np.zeros((len(offsets) - 1, *shape), made.dtype)
@@ -80,6 +92,11 @@ def decay_gradient(operands: DecayOperands[Array], offsets: Array, reverse: bool
             matrix = decayed(matrix, step) + outer(operands.keys, operands.written, step)
         after = last[row]
         for step in reversed(steps):
-            made[step] = (before.pop() * after).sum(summed)
+            matrix = before.pop()
+            made[step] = (matrix * after).sum(summed)
+            for found, value in zip(d_reads, operands.d_reads, strict=True):
+                found[step] = (matrix @ value[step][:, :, None])[..., 0]
+            for found, value in zip(d_keys, operands.written, strict=True):
+                found[step] = (after @ value[step][:, :, None])[..., 0]
             after = decayed(after, step) + outer(operands.reads, operands.d_reads, step)
-    return made
+    return np.concatenate([each.reshape(len(each), -1) for each in (*d_reads, *d_keys, made)], axis=1)

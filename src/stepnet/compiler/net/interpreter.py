@@ -316,11 +316,11 @@ def extended_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
 def decays(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
-    """Computes a `decay_gradient` node, the gradients of the decays of a matrix. segments: the numbers of
+    """Computes a `matrix_gradients` node, of a matrix that decays. segments: the numbers of
     rows, steps and deeper entries. memory: where the operands lie.
     """
     given = decay_operands(operands, node.attributes["reads"], node.attributes["ends"])
-    return memory.decay_gradient(given, segments.into(node.type.extent), node.attributes["reverse"])
+    return memory.matrix_gradients(given, segments.into(node.type.extent), node.attributes["reverse"])
 
 
 COPIED = {"arrange": arranged_indices, "extend": extended_indices}
@@ -488,7 +488,7 @@ ACROSS = {
     "scores": paired,
     "mix": paired,
     **dict.fromkeys(COPIED, copied),
-    "decay_gradient": decays,
+    "matrix_gradients": decays,
     "contract": contract,
     "result": result,
     "recur": recur,

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from stepnet.compiler.net.decays import DecayOperands, decay_gradient
+from stepnet.compiler.net.decays import DecayOperands, matrix_gradients
 from stepnet.compiler.net.pairs import PAIRED, PairPlaces
 from stepnet.compiler.net.reductions import REDUCTIONS
 from stepnet.compiler.net.types import Type
@@ -101,7 +101,7 @@ class TargetMemory(Protocol[Kind]):
         """
         ...
 
-    def decay_gradient(self, operands: DecayOperands[Kind], offsets: Array, reverse: bool) -> Kind:
+    def matrix_gradients(self, operands: DecayOperands[Kind], offsets: Array, reverse: bool) -> Kind:
         """Computes the gradients of the decays of a matrix. offsets: where each sequence begins and ends.
         reverse: whether they run from their last step.
         """
@@ -162,9 +162,9 @@ class HostMemory:
         """Computes values at pairs of steps, or sums over pairs: the operation "scores" or "mix"."""
         return PAIRED[operation](first, second, pairs, over)
 
-    def decay_gradient(self, operands: DecayOperands[Array], offsets: Array, reverse: bool) -> Array:
+    def matrix_gradients(self, operands: DecayOperands[Array], offsets: Array, reverse: bool) -> Array:
         """Computes the gradients of the decays of a matrix."""
-        return decay_gradient(operands, offsets, reverse)
+        return matrix_gradients(operands, offsets, reverse)
 
 
 HOST = HostMemory()

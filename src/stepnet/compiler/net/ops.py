@@ -143,7 +143,7 @@ OPERATIONS: dict[str, Operation] = {
         _extent("mix", type_rules.computing(type_rules.mix_types)),
         _extent("arrange", type_rules.arrange_types),
         _extent("extend", type_rules.computing(type_rules.extend_types)),
-        _extent("decay_gradient", type_rules.decay_gradient_types),
+        _extent("matrix_gradients", type_rules.matrix_gradients_types),
         Operation("contract", "total", meanings.run_by_interpreter, type_rules.contract_types),
         _extent("recur", type_rules.recur_types),
     )

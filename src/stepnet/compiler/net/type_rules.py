@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.compiler.net.decays import decay_operands
+from stepnet.compiler.net.decays import decay_operands, gradient_sizes
 from stepnet.compiler.net.extensions import Extension
 from stepnet.compiler.net.meanings import REDUCTIONS
 from stepnet.compiler.net.pairs import OVER, PAIRED, keys_of, pairs_of, queries_of
@@ -38,7 +38,7 @@ FLOAT = "float32"
 TOTALS = ("contract", "scatter", "reduce")
 """Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row, and a
 `contract` unless its result has one."""
-BETWEEN_STEPS = (*WINDOWED, *PAIRED, "arrange", "extend", "decay_gradient")
+BETWEEN_STEPS = (*WINDOWED, *PAIRED, "arrange", "extend", "matrix_gradients")
 """Operations that read other steps of a sequence than that of their result."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
@@ -378,9 +378,9 @@ def arrange_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
     return (operand.at((*ROWS, axis)),)
 
 
-def decay_gradient_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Returns the result type of decay_gradient: that of the decays, of each head or key. Raises `NetError`
-    for operands that do not fit a matrix of heads, keys and values.
+def matrix_gradients_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
+    """Returns the result type of matrix_gradients: all gradients at a step, one behind the other. Raises
+    `NetError` for operands that do not fit a matrix of heads, keys and values.
     """
     given = decay_operands(operands, attributes["reads"], attributes["ends"])
     (heads, keys), values = given.reads[0].shape, given.d_reads[0].shape[-1]
@@ -392,9 +392,9 @@ def decay_gradient_types(operands: Sequence[Type], attributes: Attributes) -> tu
     ]
     if any(each != Type(extent, shape, FLOAT) for each, extent, shape in wanted):
         raise NetError(
-            f"decay_gradient takes vectors of {heads} heads of {keys} keys and {values} values in {FLOAT}"
+            f"matrix_gradients takes vectors of {heads} heads of {keys} keys and {values} values in {FLOAT}"
         )
-    return (given.decay,)
+    return (Type(STEPS, (sum(gradient_sizes(given)),), FLOAT),)
 
 
 def extend_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:

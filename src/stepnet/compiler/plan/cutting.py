@@ -70,7 +70,7 @@ def parts_of(net: Net, planning: Planning) -> tuple[Part, ...]:
 
     planning: the passes and costs of the engine for which the parts are planned.
     """
-    groups = Groups.of(net, planning.costs.find_pairs)
+    groups = Groups.of(net, planning.costs.find_pairs, planning.costs.accumulates)
     levels, without_part = waves(net, groups), groups.without_part
     together: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):

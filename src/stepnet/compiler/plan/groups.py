@@ -59,16 +59,17 @@ class Groups:
     pairs: Mapping[int, PairsGroup]
 
     @classmethod
-    def of(cls, net: Net, find_pairs: FindPairs | None = None) -> "Groups":
+    def of(cls, net: Net, find_pairs: FindPairs | None = None, accumulates: bool = True) -> "Groups":
         """Finds the nodes of a net that need no part of their own in a schedule (a net run part by part).
 
         find_pairs: finds operations on pairs of steps, as in attention, that run as one part; None if each is
-            a part.
+            a part. accumulates: as of `CostModel`.
         """
         once, ends, flat = known_once(net), read_at_last_step(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
         pairs = dict[int, PairsGroup]() if find_pairs is None else find_pairs(net)
-        return cls(once, repeated(net), accumulated_sums(net), zeros(net, flat), ends, totals, pairs)
+        sums = accumulated_sums(net) if accumulates else set[int]()
+        return cls(once, repeated(net), sums, zeros(net, flat), ends, totals, pairs)
 
     @property
     def at_pairs(self) -> set[int]:

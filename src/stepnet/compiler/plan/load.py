@@ -176,6 +176,8 @@ class CostModel:
     inner: whether one plan runs a step that has sequences of its own. If not, such a step runs part by part.
     chunks: tells why a matrix that is a memory does not run in chunks of steps, for which other memories are
         divided from it; None if none does.
+    accumulates: whether sums over steps are added up step by step as their terms are computed; else all steps
+        of them are stored, and added up beside each other.
     """
 
     machine: Machine
@@ -184,6 +186,7 @@ class CostModel:
     find_pairs: Callable[[Net], Any] | None = None
     inner: bool = True
     chunks: FitsChunks | None = None
+    accumulates: bool = True
 
 
 @dataclass(frozen=True)

@@ -299,7 +299,7 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
         return {part.results[0]: bound(across, given, positions)}
     if part.node.operation in WINDOWED:
         return {part.results[0]: windowed(net, part.node, [value], frame.segments, frame.memory)}
-    if part.node.operation == "decay_gradient":
+    if part.node.operation == "matrix_gradients":
         given = [frame.memory.contiguous(values[number]) for number in part.reads]
         return {part.results[0]: decays(net, part.node, given, frame.segments, frame.memory)}
     if part.node.operation in COPIED:

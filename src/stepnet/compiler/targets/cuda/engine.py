@@ -48,8 +48,11 @@ COSTS = CostModel(
     CPU.blocks,
     inner=False,
     chunks=sizes_without_chunks,
+    accumulates=False,
 )
-"""The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements."""
+"""The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements, and a
+sum over steps is no chain of all of them.
+"""
 PASSES = (*PIPELINE[:2], centre, read_before, *PIPELINE[2:-1], together, *PIPELINE[-1:])
 """The passes for GPUs: a step adds up its units once less for each mean of a product, several steps of a
 matrix that is a memory are computed together, and a thread reads a column of a matrix once for several
@@ -199,7 +202,7 @@ class CudaEngine:
         """Describes likewise the parts of a schedule that are gradients of decays."""
         facts, way, found = self.device.facts, self.options.precision, list[tuple[tuple[int, ...], str]]()
         for place, part in enumerate(schedule.parts):
-            if part.node is not None and part.node.operation == "decay_gradient":
+            if part.node is not None and part.node.operation == "matrix_gradients":
                 costs = late_import("chunked.decay_costs", "cuda")
                 time: float = costs.time_of_decays(schedule.net, part.node, size.filled, facts, way)
                 whole = f"{time * size.longest:,.0f} us predicted for {size.longest} steps"

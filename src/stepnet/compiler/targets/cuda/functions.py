@@ -11,6 +11,7 @@
     record_error            keeps what the first thread that calls it has found
     wide_product            the product of two numbers of 32 bits, of 64 bits
     anew                    an integer as it is, which LLVM takes for another one each time
+    prefetch                brings what lies at an address in main memory into the second cache
     fmod, fmodf             remainders of floats, exact as those of C
     acquire, release        of a counter in main memory
     from_cache              reads 16 bytes that another block has written
@@ -131,6 +132,8 @@ define {float, float, float, float} @read_tagged(ptr %p) alwaysinline {
 define void @pause() alwaysinline { ret void }
 define i64 @anew(i64 %x) alwaysinline {
   %1 = call i64 asm sideeffect "mov.b64 $0, $1;", "=l,l"(i64 %x) ret i64 %1 }
+define void @prefetch(ptr %p) alwaysinline {
+  call void asm sideeffect "prefetch.global.L2 [$0];", "l"(ptr %p) ret void }
 define i64 @wide_product(i32 %a, i32 %b) alwaysinline {
   %1 = call i64 asm "mul.wide.s32 $0, $1, $2;", "=l,r,r"(i32 %a, i32 %b) ret i64 %1 }
 define float @exp2(float %x) alwaysinline {

@@ -295,13 +295,14 @@ class CudaMemory:
         launch_over(self.device, code, shape[0] << shift, words)
         return made
 
-    def decay_gradient(
+    def matrix_gradients(
         self, operands: DecayOperands[DeviceArray], offsets: Array, reverse: bool
     ) -> DeviceArray:
-        """Computes the gradients of the decays of a matrix, with a block for each head of a sequence."""
+        """Computes the gradients of a matrix that decays, with a block for each head of a sequence."""
         heads, form = form_of(operands, self.precision, self.device.facts.shared)
         assert form is not None, "the gradient does not fit, which `TrainedChunks` refuses"
-        rows, made = len(offsets) - 1, empty(self.device, operands.decay.shape, "float32")
+        shape = int(offsets[-1]), heads * form.gradients
+        rows, made = len(offsets) - 1, empty(self.device, shape, "float32")
         if not made.nbytes:
             return made
         chunks = int(offsets[-1]) // form.steps + rows

@@ -1,36 +1,55 @@
-"""Estimate of the time of the gradient of decays (`chunked/decay_form.py`), as that of chunks (`costs.py`).
+"""Estimate of the time of the gradients of a matrix that decays (`chunked/decay_form.py`), as that of chunks
+(`costs.py`).
 
 Nothing of it was measured.
 """
 
+from collections.abc import Sequence
 from math import ceil
 
 from stepnet.compiler.net.decays import decay_operands
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.targets.cuda.chunked.costs import (
     DECAYED,
+    KEPT,
     LOADED,
     MAIN_BYTES,
-    MOVED,
     REGISTERS,
+    SHOWN,
     tile_instructions,
 )
 from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm, form_of
-from stepnet.compiler.targets.cuda.chunked.form import THREADS, WARPS
+from stepnet.compiler.targets.cuda.chunked.form import (
+    THREADS,
+    TILE_COLUMNS,
+    WARPS,
+    tiles_together,
+)
+from stepnet.compiler.targets.cuda.chunked.sizes import TILE_ROWS
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.tensor.costs import SCHEDULERS
 from stepnet.compiler.targets.cuda.tensor.facts import facts_of
 
-MEETINGS = 7
+MEETINGS, MEETINGS_OF_KEYS = 9, 7
 """The barriers of a chunk, in both passes."""
-READS = 6
-"""The reads of main memory that a chunk waits for: vectors in both passes, and dS as it is multiplied."""
+READS, FURTHER = 2, 4
+"""The reads that a chunk waits for: vectors in both passes; dS, where it is read as it is multiplied."""
+FETCHED = 0.4
+"""The time of such a read by that of one of main memory: one of the second cache, 300 cycles of 750, where
+another chunk before has brought it.
+"""
+FETCHES = 30
+"""The instructions of a warp that bring an array of the next chunk there."""
+KEPT_FOUR = 3
+"""The instructions that store a number of a matrix in main memory, four side by side."""
+CHECKED = 2
+"""The instructions that tell whether a number is NaN, infinite or close to it."""
 WAITS = 3
 """The instructions of a turn of a sum that wait for one another."""
 
 
 def time_of_decays(net: Net, node: Node, rows: int, device: DeviceFacts, way: str) -> float:
-    """Estimates the microseconds of a step of some sequences, of a node `decay_gradient` of a net.
+    """Estimates the microseconds of a step of some sequences, of a node `matrix_gradients` of a net.
 
     way: how float32 is multiplied.
     """
@@ -42,10 +61,32 @@ def time_of_decays(net: Net, node: Node, rows: int, device: DeviceFacts, way: st
 
 
 def instructions_of_key(form: DecayForm) -> float:
-    """Returns the instructions of a chunk for the thread of a key (`chunked/decays_of_keys.py`)."""
+    """Returns the instructions of a chunk for the thread of a key (`chunked/decays_of_keys.py`); those of the
+    gradients of the writes run beside them.
+    """
     reads, writes, steps = form.reads, form.writes, form.steps
-    of_pair = 3 + reads * (2 + 2 * writes)
+    of_pair = max(2 + reads * (3 + 2 * writes), 1 + reads + writes * (1 + 2 * reads))
     return of_pair * steps * (steps - 1) / 2 + steps * (3 * (reads + writes) + 4)
+
+
+def reads_of(form: DecayForm) -> int:
+    """Returns how many reads a chunk waits for."""
+    return READS + (0 if form.has_after else FURTHER)
+
+
+def beside_instructions(products: Sequence[tuple[int, int, int]], way: str) -> float:
+    """Returns the instructions of the busiest warp for products that run beside each other: each begins with
+    the warps behind those that the one before has (`TileWriter.write`).
+    """
+    warps, busy = [0.0] * WARPS, 0
+    for rows, columns, depth in products:
+        below, beside = tiles_together(rows, columns)
+        tasks = rows // (TILE_ROWS * below) * (columns // (TILE_COLUMNS * beside))
+        of_task = tile_instructions(rows, columns, depth, way, WARPS) / ceil(tasks / WARPS)
+        for task in range(tasks):
+            warps[(busy + task) % WARPS] += of_task
+        busy += tasks
+    return max(warps)
 
 
 def decay_time(form: DecayForm, rows: int, heads: int, device: DeviceFacts) -> float:
@@ -54,25 +95,35 @@ def decay_time(form: DecayForm, rows: int, heads: int, device: DeviceFacts) -> f
     steps, keys, values, reads, writes = form.steps, form.keys, form.values, form.reads, form.writes
     instruction = facts.warp + facts.scheduler * WARPS / SCHEDULERS
     vectors = (2 * reads + writes) * (keys + values) + (2 * keys if form.by_key else 0)
-    loaded = (LOADED * vectors * steps + MOVED * 2 * keys * values) / THREADS
-    products = [
-        (keys, values, reads * steps),
-        (keys, values, writes * steps),
-        *[(steps, steps, width) for width in ([values] if form.by_key else [keys, values])]
-        * (reads * writes),
-        *[(steps, keys, values)] * (reads + writes),
-    ]
-    multiplying = sum(tile_instructions(*each, form.way, WARPS) for each in products)
-    chains = facts.wait * WAITS * (keys + values + 2 * steps)
-    chains += 2 * DECAYED * steps * (facts.warp + facts.scheduler)
+    moved = LOADED if form.has_after else 0
+    loaded = (LOADED * vectors * steps + (moved + KEPT_FOUR) * keys * values) / THREADS + 2 * FETCHES
+    products = [(keys, values, reads * steps), (keys, values, writes * steps)]
+    of_values = [(steps, steps, values)] * (reads * writes)
     if form.by_key:
-        warps = max(1.0, keys / LANES / SCHEDULERS)
+        beside = [*of_values, *[(steps, keys, values)] * (reads + writes)]
+        warps = max(1.0, 2 * keys / LANES / SCHEDULERS)
         of_threads = (facts.warp + facts.scheduler * warps) * instructions_of_key(form)
-        chains = of_threads + facts.wait * WAITS * values
-    alone = READS * facts.read + instruction * (loaded + multiplying) + chains + MEETINGS * facts.barrier
+        chains, meetings = of_threads + facts.wait * WAITS * values, MEETINGS_OF_KEYS
+    else:
+        beside = [(steps, steps, keys)] * (reads * writes)
+        products += of_values
+        products += [(steps, keys, values + writes * steps)] * reads
+        products += [(steps, keys, values + reads * steps)] * writes
+        chains, meetings = facts.wait * WAITS * (keys + values + 2 * steps), MEETINGS
+        chains += 2 * DECAYED * steps * (facts.warp + facts.scheduler)
+        loaded += (CHECKED + KEPT) * (reads + writes) * keys * steps / THREADS
+    loaded += SHOWN * form.gradients * steps / THREADS
+    multiplying = sum(tile_instructions(*each, form.way, WARPS) for each in products)
+    multiplying += beside_instructions(beside, form.way)
+    alone = (
+        reads_of(form) * FETCHED * facts.read
+        + instruction * (loaded + multiplying)
+        + chains
+        + meetings * facts.barrier
+    )
     together = max(1, min(device.registers // (REGISTERS * THREADS), device.shared // form.shared))
     used = min(together, ceil(rows * heads / device.multiprocessors))
     at_once = used * device.multiprocessors
-    moved = min(rows * heads, at_once) * 4 * (vectors + 2 * keys * values / steps)
-    step = max((1 + facts.crowd * (used - 1)) * alone / steps, moved / MAIN_BYTES)
+    bytes_moved = min(rows * heads, at_once) * 4 * (vectors + form.gradients + 2 * keys * values / steps)
+    step = max((1 + facts.crowd * (used - 1)) * alone / steps, bytes_moved / MAIN_BYTES)
     return ceil(rows * heads / at_once) * step

@@ -1,4 +1,4 @@
-"""The gradient of the decays of a matrix in chunks of steps (`net/decays.py`): its places in shared memory.
+"""The gradients of a matrix that decays, in chunks of steps (`net/decays.py`): its places in shared memory.
 
 A block has one head of one sequence. With S ahead of a chunk of C steps, and dS behind it, the gradient of
 the decay of step t is a sum over what was written before it and what is read behind it:
@@ -7,6 +7,11 @@ the decay of step t is a sum over what was written before it and what is read be
 
     N(u, s)    (x_u p_s) (dr_u w_s)          N(C, s)    p_s dS w_s
     N(u, -1)   x_u S dr_u                    N(C, -1)   <S, dS>
+
+and those of the vectors are
+
+    dx_u = L(-1, u) S dr_u + sum over s before u of L(s, u) (dr_u w_s) p_s
+    dp_s = L(s, C) dS w_s  + sum over u behind s of L(s, u) (dr_u w_s) x_u
 
 L(s, t) is the product of the decays between two steps. No decay is divided by, and none is taken twice. Where
 each key decays by itself, it is a sum over pairs of steps for each key: N without the sum over keys that x_u
@@ -47,11 +52,12 @@ def begins_of(sizes: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class DecayForm:
-    """The kernel of the gradient of decays.
+    """The kernel of the gradients.
 
     reads, writes: the vectors that are read and written at a step. keys, values: of a head.
     steps: of a chunk. way: how float32 is multiplied, a key of `TENSOR_WAYS`.
-    by_key: whether each key decays by itself.
+    by_key: whether each key decays by itself. has_after: whether dS behind a chunk is in shared memory, too;
+    else it is read as it is multiplied.
     """
 
     reads: int
@@ -61,6 +67,7 @@ class DecayForm:
     steps: int
     way: str
     by_key: bool = False
+    has_after: bool = False
 
     @property
     def decay_keys(self) -> int:
@@ -82,34 +89,59 @@ class DecayForm:
         """The length of a row of N, of each s from -1 on."""
         return self.steps + 2
 
+    @property
+    def inner_row(self) -> int:
+        """The length of a row of inner products, of each u."""
+        return self.steps + 8
+
+    @property
+    def gradients(self) -> int:
+        """The numbers of a step of a head in the result."""
+        return (self.reads + self.writes) * self.keys + self.decay_keys
+
     @computed_once
     def places(self) -> dict[str, int]:
         """The first bytes of all arrays in shared memory, and under "end" that behind them.
 
-        matrix: S ahead of the chunk, and in the first pass dS behind it, [keys, values].
+        matrix: S ahead of the chunk, and in the first pass dS behind it, [keys, values]. after: dS behind it.
         x, r: of the reads, [steps, keys] and [steps, values]. p, w: of the writes.
-        pairs: N, [steps + 1, steps + 1]. products: (x_u p_s), [steps, steps].
+        pairs: N, [steps + 1, steps + 1].
+        inner: (x_u p_s), and then (dr_u w_s) L(s, u), of each read and write, [steps s, steps u].
         ahead, behind: terms of N(u, -1), with N(C, -1) last, and of N(C, s), for each key.
         decay: of each step. decays: their products from step s (column) on, until each step (row).
+        beyond: of chunks in turn, not 0 if a vector of keys is NaN, infinite or close to it.
 
         Where each key decays by itself, pairs are (dr_u w_s) of each read and write, and decays the products
-        of all steps.
+        of all steps; ahead and behind are those of each read and each write, without the vectors of keys, and
+        then ahead dx. made: da, and dp of each write.
         """
-        steps = self.steps
-        pairs = self.reads * self.writes * steps if self.by_key else steps + 1
+        steps, reads, writes = self.steps, self.reads, self.writes
         sizes = {
             "matrix": self.keys * self.value_row,
-            "x": self.reads * steps * self.key_row,
-            "r": self.reads * steps * self.value_row,
-            "p": self.writes * steps * self.key_row,
-            "w": self.writes * steps * self.value_row,
-            "pairs": pairs * self.pair_row,
-            "products": 0 if self.by_key else steps * self.pair_row,
-            "ahead": (steps + 1) * self.key_row,
-            "behind": steps * self.key_row,
+            "x": reads * steps * self.key_row,
+            "r": reads * steps * self.value_row,
+            "p": writes * steps * self.key_row,
+            "w": writes * steps * self.value_row,
             "decay": steps * self.decay_keys,
-            "decays": self.keys if self.by_key else (steps + 1) * (steps + 1),
+            "after": self.has_after * self.keys * self.value_row,
         }
+        if self.by_key:
+            sizes |= {
+                "pairs": reads * writes * steps * self.pair_row,
+                "ahead": (reads * steps + 1) * self.key_row,
+                "behind": writes * steps * self.key_row,
+                "made": (writes + 1) * steps * self.key_row,
+                "decays": self.keys,
+            }
+        else:
+            sizes |= {
+                "pairs": (steps + 1) * self.pair_row,
+                "inner": reads * writes * steps * self.inner_row,
+                "ahead": (steps + 1) * self.key_row,
+                "behind": steps * self.key_row,
+                "decays": (steps + 1) * (steps + 1),
+                "beyond": 2,
+            }
         return begins_of(sizes)
 
     @property
@@ -136,5 +168,9 @@ def decay_form(
     shared: the bytes of shared memory that a block may have.
     """
     options = STEPS[-1:] if by_key else STEPS
-    forms = (DecayForm(reads, writes, keys, values, steps, way, by_key) for steps in options)
+    forms = (
+        DecayForm(reads, writes, keys, values, steps, way, by_key, has_after)
+        for steps in options
+        for has_after in (True, False)
+    )
     return next((form for form in forms if form.shared <= shared), None)

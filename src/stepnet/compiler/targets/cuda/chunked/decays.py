@@ -1,5 +1,6 @@
-"""Writes the kernel of the gradient of the decays of a matrix, of heads (`chunked/decay_form.py`)."""
+"""Writes the kernel of the gradients of a matrix whose heads decay (`chunked/decay_form.py`)."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -10,7 +11,15 @@ from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm
 from stepnet.compiler.targets.cuda.chunked.decay_parts import DecayPartWriter, Head
 from stepnet.compiler.targets.cuda.chunked.decays_of_keys import KeyDecayWriter
 from stepnet.compiler.targets.cuda.chunked.moves import multiply_decays
-from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ZERO, Scale
+from stepnet.compiler.targets.cuda.chunked.tiles import (
+    DTYPE,
+    ONE,
+    ZERO,
+    ChunkSide,
+    Scale,
+    TileTerm,
+    are_within,
+)
 from stepnet.compiler.targets.cuda.device import DeviceCode
 
 Value = ir.Value
@@ -22,7 +31,13 @@ def decay_code(form: DecayForm) -> DeviceCode:
 
 
 class DecayWriter(DecayPartWriter):
-    """Writer of the kernel for decays of heads."""
+    """Writer of the kernel for decays of heads.
+
+    within: whether all numbers of keys of a chunk are finite. half: which note is that of the chunk.
+    """
+
+    within: Value | None = None
+    half: Value = integer(0)
 
     def decay_between(self, first: Value, last: Value) -> Value:
         """Writes the product of the decays of the steps from `first` on, until before step `last`."""
@@ -48,14 +63,41 @@ class DecayWriter(DecayPartWriter):
         """Writes the product of the decays of all steps of a chunk."""
         return self.decay_between(integer(0), integer(self.form.steps))
 
+    def load(self, own: Head, chunk: Value, names: str) -> None:
+        """Writes loads of a chunk; in the second pass also a note if a number of keys is NaN, infinite or
+        close to it, for products with 0.
+        """
+        code = self.code
+        self.within, self.half = None, code.and_(chunk, integer(1))
+        super().load(own, chunk, names)
+        if "p" in names:
+            assert self.within is not None
+            self.arrays.write(ZERO, "beyond", (code.sub(integer(1), self.half), 1))
+            with code.when(code.not_(self.within)):
+                self.arrays.write(ONE, "beyond", (self.half, 1))
+
+    def number_of(
+        self, array: str, width: int, behind: Value, feature: Value, at: tuple[Value, Value]
+    ) -> Value:
+        """Writes a load of a number of a vector, or of a decay; `behind` behind the last step."""
+        value = super().number_of(array, width, behind, feature, at)
+        if array[0] in "xp":
+            is_within = are_within(self.code, [value])
+            self.within = is_within if self.within is None else self.code.and_(self.within, is_within)
+        return value
+
     def chunk(self, own: Head, chunk: Value) -> None:
         """Writes a chunk of the second pass."""
         code, form = self.code, self.form
         self.load(own, chunk, "xrpw")
+        self.fetch(own, code.add(chunk, integer(1)), "xrpw")
         self.meet()
         self.take_decays()
+        self.multiply_keys()
+        self.meet()
         self.multiply_pairs()
-        self.multiply_ends(self.kept_at(own, chunk))
+        self.meet()
+        self.multiply_vectors(own, chunk)
         self.meet()
         self.sum_ends()
         self.change("p", "w", is_back=False)
@@ -71,33 +113,141 @@ class DecayWriter(DecayPartWriter):
                 return [code.fadd(total[0], code.select(is_behind, own, ZERO))]
 
             (total,) = code.carry(0, form.steps + 1, [ZERO], add)
-            at = code.add(code.mul(chunk, integer(form.steps)), step)
-            with code.when(code.icmp_signed("<", at, own.count)):
-                there = code.add(code.mul(self.entry(own, at), code.word("heads")), own.head)
+            is_real, there = self.result_at(own, chunk, step)
+            with code.when(is_real):
+                vectors = code.mul(code.word("heads"), integer((form.reads + form.writes) * form.keys))
+                there = code.add(code.add(there, vectors), own.head)
                 code.write_element(DTYPE, total, code.pointer("target"), there)
 
-    def multiply_pairs(self) -> None:
-        """Writes N of all pairs of steps. The same thread has both products of a pair."""
+    # ---- products of vectors
+
+    def inner_at(
+        self, read: int, write: int, earlier: Value, later: Value
+    ) -> tuple[tuple[Value, int], tuple[Value, int]]:
+        """Writes the place of an inner product of a read and a write."""
+        row = integer((read * self.form.writes + write) * self.form.steps)
+        return (self.code.summed(row, earlier), self.form.inner_row), (later, 1)
+
+    def multiply_keys(self) -> None:
+        """Writes the products of vectors of keys of all pairs of steps."""
         form = self.form
+        for read, write in product(range(form.reads), range(form.writes)):
 
-        def keep(row: Value, column: Value, value: Value) -> None:
-            """Writes the store of a product of keys."""
-            self.arrays.write(value, "products", (row, form.pair_row), (column, 1))
+            def keep(row: Value, column: Value, value: Value, read: int = read, write: int = write) -> None:
+                """Writes the store of a product."""
+                self.arrays.write(value, "inner", *self.inner_at(read, write, column, row))
 
-        def store(row: Value, column: Value, value: Value, is_first: bool) -> None:
-            """Writes the store of N, or the addition to it."""
-            at = (row, form.pair_row), (self.code.add(column, integer(1)), 1)
-            of_keys = self.arrays.read("products", (row, form.pair_row), (column, 1))
-            made = self.code.fmul(value, of_keys)
-            made = made if is_first else self.code.fadd(self.arrays.read("pairs", *at), made)
-            self.arrays.write(made, "pairs", *at)
+            sides = partial(self.pair_sides, "x", "p", form.key_row, (read, write))
+            self.tiles.write(form.steps, form.steps, form.keys, sides, keep, follows=True)
 
-        for numbers in product(range(form.reads), range(form.writes)):
-            of_keys = partial(self.pair_sides, "x", "p", form.key_row, numbers)
-            of_values = partial(self.pair_sides, "r", "w", form.value_row, numbers)
-            self.tiles.write(form.steps, form.steps, form.keys, of_keys, keep)
-            add = partial(store, is_first=numbers == (0, 0))
-            self.tiles.write(form.steps, form.steps, form.values, of_values, add)
+    def multiply_pairs(self) -> None:
+        """Writes N of all pairs of steps, and the inner products of vectors of values, decayed. The same
+        thread has all terms of a pair.
+        """
+        code, form = self.code, self.form
+        for read, write in product(range(form.reads), range(form.writes)):
+
+            def store(row: Value, column: Value, value: Value, read: int = read, write: int = write) -> None:
+                """Writes the store of N, or the addition to it, and of an inner product, or 0."""
+                at, behind = self.inner_at(read, write, column, row), code.add(column, integer(1))
+                place = (row, form.pair_row), (behind, 1)
+                made = code.fmul(value, self.arrays.read("inner", *at))
+                is_first = read == write == 0
+                self.arrays.write(
+                    made if is_first else code.fadd(self.arrays.read("pairs", *place), made), "pairs", *place
+                )
+                decayed = code.fmul(value, self.decay_between(behind, row))
+                is_later = code.icmp_signed(">", row, column)
+                self.arrays.write(code.select(is_later, decayed, ZERO), "inner", *at)
+
+            sides = partial(self.pair_sides, "r", "w", form.value_row, (read, write))
+            self.tiles.write(form.steps, form.steps, form.values, sides, store)
+
+    def multiply_vectors(self, own: Head, chunk: Value) -> None:
+        """Writes the gradients of the vectors to their array; and the terms of N(u, -1), N(C, s) and
+        N(C, -1), for each key.
+
+        Products take later steps, or earlier ones, times 0. Where a number of keys is NaN, a thread adds up
+        those that are meant.
+        """
+        code, form = self.code, self.form
+        kept = self.kept_at(own, chunk)
+        is_beyond = code.fcmp_unordered("!=", self.arrays.read("beyond", (self.half, 1)), ZERO)
+        depth = code.select(is_beyond, integer(0), integer(form.steps))
+        counts = form.reads, form.writes
+        for of_writes, number in [(kind, n) for kind in (False, True) for n in range(counts[kind])]:
+
+            def ended(row: Value, column: Value, value: Value,
+                      of_writes: bool = of_writes, number: int = number) -> Value:  # fmt: skip
+                """Writes a term of N, or the addition to it; returns the term of the gradient, decayed."""
+                name, to = ("p", "behind") if of_writes else ("x", "ahead")
+                at = (row, form.key_row), (column, 1)
+                factor = self.arrays.read(name, (self.row(number, row), form.key_row), (column, 1))
+                made = code.fmul(value, factor)
+                self.arrays.write(code.fadd(self.arrays.read(to, *at), made) if number else made, to, *at)
+                first, last = (integer(0), row)
+                if of_writes:
+                    first, last = code.add(row, integer(1)), integer(form.steps)
+                return code.fmul(value, self.decay_between(first, last))
+
+            def shown(row: Value, column: Value, value: Value,
+                      of_writes: bool = of_writes, number: int = number) -> None:  # fmt: skip
+                """Writes a number of a gradient to its array."""
+
+                def one_by_one() -> list[Value]:
+                    """Writes the addition of all terms that are meant."""
+                    return [self.added(of_writes, number, row, column, value)]
+
+                (whole,) = code.either(is_beyond, one_by_one, [value])
+                place = form.reads + number if of_writes else number
+                self.keep_result(own, chunk, row, place, column, whole)
+
+            others = [self.inner_term(of_writes, number, n, depth) for n in range(counts[not of_writes])]
+            others[-1] = replace(others[-1], store=shown)
+            self.tiles.write_terms(
+                form.steps, form.keys, [self.end_term(of_writes, number, kept, ended), *others]
+            )
+        self.multiply_both(kept, form.steps)
+
+    def inner_term(self, of_writes: bool, number: int, other: int, depth: Value) -> TileTerm:
+        """Writes the inner products of a read, or of a write, and those of the other kind, times the others'
+        vectors of keys.
+        """
+        form = self.form
+        read, write = (other, number) if of_writes else (number, other)
+
+        def sides(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
+            """Writes inner products, and vectors."""
+            steps = (row, integer(0)) if of_writes else (integer(0), row)
+            left = self.arrays.at("inner", *self.inner_at(read, write, *steps))
+            here = self.row(other, integer(0)), form.key_row
+            right = self.arrays.at("x" if of_writes else "p", here, (column, 1))
+            strides = (4 * form.inner_row, 4) if of_writes else (4, 4 * form.inner_row)
+            return ChunkSide(left, *strides), ChunkSide(right, 4, 4 * form.key_row)
+
+        return TileTerm(depth, sides, lambda *_: None)
+
+    def added(self, of_writes: bool, number: int, step: Value, key: Value, first: Value) -> Value:
+        """Writes a gradient at a step and a key as its first term and those of all later steps, of a write,
+        or all earlier ones, of a read.
+        """
+        code, form = self.code, self.form
+        start, stop = integer(0), step
+        if of_writes:
+            start, stop = code.add(step, integer(1)), integer(form.steps)
+
+        def add(further: Value, total: list[Value]) -> list[Value]:
+            """Writes the addition of the terms of a step."""
+            there = code.add(start, further)
+            for other in range(form.reads if of_writes else form.writes):
+                read, write = (other, number) if of_writes else (number, other)
+                steps = (step, there) if of_writes else (there, step)
+                inner = self.arrays.read("inner", *self.inner_at(read, write, *steps))
+                at = (self.row(other, there), form.key_row), (key, 1)
+                total = [code.fused(inner, self.arrays.read("x" if of_writes else "p", *at), total[0])]
+            return total
+
+        return code.carry(0, code.sub(stop, start), [first], add, turns=1)[0]
 
     def sum_ends(self) -> None:
         """Writes N(u, -1), N(C, s) and N(C, -1): a thread has one, which it sums over keys."""

@@ -1,4 +1,4 @@
-"""Writes the kernel of the gradient of the decays of a matrix whose keys decay by themselves
+"""Writes the kernel of the gradients of a matrix whose keys decay by themselves
 (`chunked/decay_form.py`).
 """
 
@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.writing.code import I64, integer
 from stepnet.compiler.targets.cuda.chunked.decay_parts import DecayPartWriter, Head
-from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO
+from stepnet.compiler.targets.cuda.chunked.tiles import ONE
 
 Value = ir.Value
 
@@ -31,30 +31,54 @@ class KeyDecayWriter(DecayPartWriter):
 
     def chunk(self, own: Head, chunk: Value) -> None:
         """Writes a chunk of the second pass."""
+        code, form = self.code, self.form
         self.load(own, chunk, "xrpw")
+        self.fetch(own, code.add(chunk, integer(1)), "xrpw")
         self.meet()
         self.multiply_pairs()
         self.multiply_ends(self.kept_at(own, chunk))
         self.meet()
-        with self.code.over_threads(self.form.keys) as key:
+        with code.over_threads(form.keys) as key:
             self.find_gradients(key)
-            self.scale("p", key, range(self.form.steps)[::-1])
+            self.scale("p", key, range(form.steps)[::-1])
+        with code.over_threads(2 * form.keys) as thread:
+            is_other = code.icmp_signed(">=", thread, integer(form.keys))
+            with code.when(is_other):
+                self.find_gradients_of_writes(code.sub(thread, integer(form.keys)))
         self.meet()
         self.change("p", "w", is_back=False)
         self.write_gradients(own, chunk)
         self.meet()
 
+    def multiply_ends(self, kept: Value) -> None:
+        """Writes the products of vectors of values with both matrices, and <S, dS> of each key."""
+        form = self.form
+        counts = form.reads, form.writes
+        for of_writes, number in [(kind, n) for kind in (False, True) for n in range(counts[kind])]:
+            name = "behind" if of_writes else "ahead"
+
+            def store(
+                row: Value, column: Value, value: Value, name: str = name, number: int = number
+            ) -> None:
+                """Writes the store of a product."""
+                self.arrays.write(value, name, (self.row(number, row), form.key_row), (column, 1))
+
+            term = self.end_term(of_writes, number, kept, store)
+            self.tiles.write_terms(form.steps, form.keys, [term], follows=True)
+        self.multiply_both(kept, form.reads * form.steps)
+
     def write_gradients(self, own: Head, chunk: Value) -> None:
         """Writes the gradients of a chunk to their array."""
         code, form = self.code, self.form
-        with code.over_threads(form.steps * form.keys) as index:
-            step, key = code.divided(index, form.keys)
-            at = code.add(code.mul(chunk, integer(form.steps)), step)
-            with code.when(code.icmp_signed("<", at, own.count)):
-                there = code.add(code.mul(self.entry(own, at), code.word("heads")), own.head)
-                there = code.add(code.multiplied(there, form.keys), key)
-                value = self.arrays.read("ahead", (step, form.key_row), (key, 1))
-                code.write_element(DTYPE, value, code.pointer("target"), there)
+        reads, vectors = form.reads, form.reads + form.writes
+        for place in range(vectors + 1):
+            name, number = (
+                ("ahead", place) if place < reads else ("made", (place - reads + 1) % (form.writes + 1))
+            )
+            with code.over_threads(form.steps * form.keys) as index:
+                step, key = code.divided(index, form.keys)
+                value = self.arrays.read(name, (self.row(number, step), form.key_row), (key, 1))
+                self.keep_result(own, chunk, step, place, key, value)
 
     def scale(self, name: str, key: Value, steps: range) -> None:
         """Writes over vectors those times the decays of the steps before each, in an order of steps; keeps
@@ -80,36 +104,73 @@ class KeyDecayWriter(DecayPartWriter):
         for place, numbers in enumerate(product(range(form.reads), range(form.writes))):
             sides = partial(self.pair_sides, "r", "w", form.value_row, numbers)
             keep = partial(store, place=place)
-            self.tiles.write(form.steps, form.steps, form.values, sides, keep)
+            self.tiles.write(form.steps, form.steps, form.values, sides, keep, follows=True)
 
     def read(self, name: str, number: int, step: int, key: Value) -> Value:
         """Writes a load of a number of a vector of keys."""
         return self.arrays.read(name, (self.row(number, integer(step)), self.form.key_row), (key, 1))
 
+    def keep(self, value: Value, name: str, number: int, step: int, key: Value) -> None:
+        """Writes the store of one."""
+        self.arrays.write(value, name, (self.row(number, integer(step)), self.form.key_row), (key, 1))
+
+    def decay(self, step: int, key: Value) -> Value:
+        """Writes a load of the decay of a step."""
+        return self.arrays.read("decay", (integer(step), self.form.keys), (key, 1))
+
+    def pair(self, read: int, write: int, later: int, earlier: int) -> Value:
+        """Writes a load of a product of a cotangent and what was written."""
+        row = self.row(read * self.form.writes + write, integer(later))
+        return self.arrays.read("pairs", (row, self.form.pair_row), (integer(earlier), 1))
+
     def find_gradients(self, key: Value) -> None:
-        """Writes the gradients of the decays of a key over the terms ahead. It goes over the steps, and has
-        for each later step that reads, and for the end, the sum of what was written before, with which later
-        decays are multiplied.
+        """Writes the gradients of the decays of a key, and of the vectors of reads over the terms ahead.
+
+        It goes over the steps, and has for each later step that reads, and for the end, the sum of what was
+        written before, with which later decays are multiplied.
         """
         code, form, steps = self.code, self.form, self.form.steps
-        sums = [self.read("ahead", 0, step, key) for step in range(steps + 1)]
+        reads = range(form.reads)
+        sums = [[self.read("ahead", read, step, key) for step in range(steps)] for read in reads]
+        end = self.read("ahead", form.reads, 0, key)
         for step in range(steps):
             # What is read again at each step needs no register between them.
             key = code.function_call("anew", I64, [key])
-            decays = [self.arrays.read("decay", (integer(n), form.keys), (key, 1)) for n in range(steps)]
-            total = sums[steps]
+            for read in reads:
+                self.keep(sums[read][step], "ahead", read, step, key)
+            decays, total = [self.decay(n, key) for n in range(steps)], end
             for later in reversed(range(step + 1, steps)):
-                total = code.fused(decays[later], total, sums[later])
-            self.arrays.write(total, "ahead", (integer(step), form.key_row), (key, 1))
+                total = code.fmul(decays[later], total)
+                for read in reads:
+                    total = code.fused(self.read("x", read, later, key), sums[read][later], total)
+            self.keep(total, "made", 0, step, key)
             written = [self.read("p", write, step, key) for write in range(form.writes)]
-            for later in range(step + 1, steps):
-                added: Value = ZERO
-                for number in range(form.reads):
-                    total = ZERO
-                    for write, vector in enumerate(written):
-                        row = self.row(number * form.writes + write, integer(later))
-                        pair = self.arrays.read("pairs", (row, form.pair_row), (integer(step), 1))
-                        total = code.fused(pair, vector, total)
-                    added = code.fused(self.read("x", number, later, key), total, added)
-                sums[later] = code.fused(decays[step], sums[later], added)
-            sums[steps] = code.fused(decays[step], sums[steps], self.read("behind", 0, step, key))
+            for read, later in product(reads, range(step + 1, steps)):
+                total = code.fmul(decays[step], sums[read][later])
+                for write, vector in enumerate(written):
+                    total = code.fused(self.pair(read, write, later, step), vector, total)
+                sums[read][later] = total
+            end = code.fmul(decays[step], end)
+            for write, vector in enumerate(written):
+                end = code.fused(self.read("behind", write, step, key), vector, end)
+
+    def find_gradients_of_writes(self, key: Value) -> None:
+        """Writes the gradients of a key of the vectors of writes: the sums of what is read behind each step,
+        with which the decays before it are multiplied.
+        """
+        code, form, steps = self.code, self.form, self.form.steps
+        for step in range(steps):
+            key = code.function_call("anew", I64, [key])
+            totals = [self.read("behind", write, step, key) for write in range(form.writes)]
+            for later in reversed(range(step + 1, steps)):
+                decay, vectors = (
+                    self.decay(later, key),
+                    [self.read("x", n, later, key) for n in range(form.reads)],
+                )
+                for write, total in enumerate(totals):
+                    made = code.fmul(decay, total)
+                    for read, vector in enumerate(vectors):
+                        made = code.fused(self.pair(read, write, later, step), vector, made)
+                    totals[write] = made
+            for write, total in enumerate(totals):
+                self.keep(total, "made", 1 + write, step, key)

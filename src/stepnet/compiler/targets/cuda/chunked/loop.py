@@ -11,8 +11,6 @@ Only the solution is a chain over steps, of a few instructions each. Between the
 meet.
 """
 
-from functools import reduce
-
 from llvmlite import ir
 
 from stepnet.compiler.plan.plan import Plan
@@ -23,17 +21,15 @@ from stepnet.compiler.targets.cuda.chunked.form import THREADS, ChunkForm
 from stepnet.compiler.targets.cuda.chunked.load import ChunkSteps
 from stepnet.compiler.targets.cuda.chunked.moves import TOGETHER, ChunkMoves
 from stepnet.compiler.targets.cuda.chunked.products import ChunkProductWriter
-from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO
+from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO, are_within
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.entries.elements import RowOfThread, literal, uniform
-from stepnet.compiler.targets.cuda.functions import F32, FOUR
+from stepnet.compiler.targets.cuda.functions import FOUR
 from stepnet.compiler.targets.cuda.loops.lane_code import turns_of
 
 Value = ir.Value
 AT_ONCE = 4
 """The numbers that a thread reads from shared memory by one instruction."""
-MOST_WRITTEN = 2.0**127
-"""The largest number that 0 times it is 0 on tensor cores, which round it."""
 SOLVED = 8
 """The steps whose reads a thread has in registers."""
 
@@ -162,11 +158,9 @@ class ChunkWriter(ChunkProductWriter):
         """Writes a note if one of the numbers that were written is NaN, infinite or close to it, for reads
         that are products with them.
         """
-        code, most = self.code, ir.Constant(F32, MOST_WRITTEN)
+        code = self.code
         if len(self.chunk.reads) > self.chunk.solved:
-            sizes = (code.intrinsic("fabs", F32, [number]) for number in written)
-            within = [code.fcmp_ordered("<=", size, most) for size in sizes]
-            with code.when(code.not_(reduce(code.and_, within))):
+            with code.when(code.not_(are_within(code, written))):
                 self.arrays.write(ONE, "beyond", (self.half, 1))
 
     def solve(self, steps: ChunkSteps) -> None:

@@ -42,6 +42,7 @@ define ptr @in_main(i64 %p) alwaysinline { %q = inttoptr i64 %p to ptr ret ptr %
 define <4 x float> @from_cache(ptr %p) alwaysinline {
   %v = load <4 x float>, ptr %p, align 16 ret <4 x float> %v }
 define i64 @anew(i64 %x) alwaysinline { ret i64 %x }
+define void @prefetch(ptr %p) alwaysinline { ret void }
 define i64 @wide_product(i32 %a, i32 %b) alwaysinline { %x = sext i32 %a to i64 %y = sext i32 %b to i64
   %r = mul i64 %x, %y ret i64 %r }
 declare float @exp2f(float)

@@ -10,7 +10,13 @@ from dataclasses import replace
 from math import ceil, prod
 
 from stepnet.compiler.plan.plan import Plan
-from stepnet.compiler.targets.cuda.chunked.costs import REGISTERS, ChunkChoice, chunk_choices, fastest
+from stepnet.compiler.targets.cuda.chunked.costs import (
+    MAIN_BYTES,
+    REGISTERS,
+    ChunkChoice,
+    chunk_choices,
+    fastest,
+)
 from stepnet.compiler.targets.cuda.chunked.loop import chunk_code
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.entries.statements import Statements
@@ -29,7 +35,8 @@ from stepnet.compiler.targets.cuda.loops.kept import ChosenLoop
 from stepnet.compiler.targets.cuda.loops.lanes import LanePace
 from stepnet.compiler.targets.cuda.loops.loop import LoopForm, loop_code
 from stepnet.compiler.targets.cuda.loops.parts import most_parts, part_code, parts_of
-from stepnet.compiler.targets.cuda.loops.unit_costs import unit_choices
+from stepnet.compiler.targets.cuda.loops.unit_costs import unit_choice, unit_choices
+from stepnet.compiler.targets.cuda.loops.unit_form import UnitForm
 from stepnet.compiler.targets.cuda.loops.units import fibers_of, units_code
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, PRODUCTS
@@ -171,19 +178,24 @@ def in_chunks(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions) -
 
 
 def of_units(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> ChosenLoop | None:
-    """Returns the kernel with threads for each unit, with an estimate where a unit has several elements; None
-    if units depend on each other.
+    """Returns the kernel with threads for each unit, with an estimate; None if units depend on each other.
 
     reason: why it is not on tensor cores.
     """
     fibers, alone = fibers_of(LoopForm(plan, 1, LANES, 0)), f"not on tensor cores: {reason}; units are alone"
     if fibers is None:
         return None
+    recur = plan.recurrence.recur
     if not fibers.are_long:
-        code = units_code(plan)
-        return None if code is None else ChosenLoop(code, 0, alone)
+        code, form = units_code(plan), UnitForm(fibers)
+        ahead = form.steps_ahead(len(recur.sequences))
+        time = unit_choice(replace(form, ahead=ahead), recur.sequences, rows, facts).microseconds
+        numbers = sum(recur.body.type_of(number).size for number in (*recur.sequences, *recur.outputs))
+        time = max(time, rows * 4 * numbers / MAIN_BYTES)
+        said = f"{alone}; {time:.2f} us for a step"
+        return None if code is None else ChosenLoop(code, 0, said, time)
     refused = set[int]()
-    for choice in unit_choices(fibers, plan.recurrence.recur.sequences, rows, facts):
+    for choice in unit_choices(fibers, recur.sequences, rows, facts):
         if choice.form.lanes not in refused:
             code = units_code(plan, choice.form)
             if code is not None:
