@@ -204,6 +204,7 @@ class RuleFinder:
                 require(node.operation == "sum", f"it computes {node.operation} of its memory")
                 read = self.read_of(number)
                 at = self.matrix_at(read)
+                require(at.size == self.type.size, "a sum over its memory reads it several times")
                 coordinates = np.unravel_index(at, self.type.shape)
                 own = tuple(axis for axis, c in enumerate(coordinates) if (c != c[:, :1]).any())
                 axes.add(own)

@@ -70,8 +70,8 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
 
 
 def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
-    """Drops an operand's axes of size 1 where `sizes`, by letter, has a larger size for the product."""
-    letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
+    """Drops an operand's axes of size 1. sizes: of the product, by letter; others have its sizes."""
+    letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter] != 1)
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
 

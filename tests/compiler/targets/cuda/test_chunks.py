@@ -21,6 +21,7 @@ from stepnet.compiler.plan import Plan, unit_fibers, with_early_reads
 from stepnet.compiler.targets.cuda import (
     ChunkForm,
     ChunkWriter,
+    CudaOptions,
     DevicePositions,
     EmulatedDevice,
     LoopCode,
@@ -439,10 +440,27 @@ def test_exponentials_of_units_are_those_of_the_interpreter() -> None:
 
     numbers = [0, -0.0, 1e-30, 1, -1, 88.5, -87, -200, np.inf, -np.inf]
     x = np.array([[numbers]], "f4")
-    (_, found), (_, right) = (
-        sn.RNN(step, memory=(5, 2))(x, engine=name) for name in ("cuda-emulated", "interpret")
-    )
+    names = "cuda-emulated", "cuda-emulated:tf32", "interpret"
+    found, rounded, right = (sn.RNN(step, memory=(5, 2))(x, engine=name)[1] for name in names)
     np.testing.assert_allclose(found, right, rtol=5e-7, atol=1e-37)
+    np.testing.assert_allclose(rounded, right, rtol=1e-5, atol=1e-37)  # the argument is near 128
+    assert (rounded != found).any()
+
+
+def test_where_products_may_be_rounded_units_of_mamba_have_the_powers_of_the_gpu() -> None:
+    step = mamba()
+    step = replace(step, params={**step.params, "A": step.params["A"] * np.arange(1, 17, dtype="f4")})
+    made = [
+        step.rnn()(step.sequences(), step.initial(), engine=f"cuda-emulated{way}") for way in ("", ":tf32")
+    ]
+    (exact, _), (outputs, final) = made
+    for found, right in zip([outputs.values, final], as_float64(step, reverse=False), strict=True):
+        assert_close(found, right, max(RAGGED), 48)
+    assert (outputs.values != exact.values).any()
+    times = [
+        loop_of(mamba(1024).plan(), 64, DEVICE, CudaOptions(way)).microseconds for way in ("float32", "tf32")
+    ]
+    assert times[1] < 0.7 * times[0]
 
 
 # ---- the choice, and what is said of it

@@ -4,6 +4,7 @@ vectors.
     S = a * M + k * v                       M: a memory; k, v: one of each row, and of each column
     r = sum(S * q, rows)             ->     r = a * sum(M * q, rows) + sum(k * q) * v
     T = b * S + p * w                ->     T = (b * a) * M + (b * k) * v + p * w
+    U = M - c * M / d                ->     U = (1 - c / d) * M
 
 Where one body computes several steps (`block_steps.py`), each step reads the matrix that the step before it
 computed. After this pass all of them read the memory itself, in one pass over it, and their terms are added
@@ -24,8 +25,10 @@ from stepnet.compiler.net.ir import Builder, Net
 from stepnet.compiler.plan.passes.factor import without_axes
 from stepnet.compiler.values.records import dataclass
 
-LINEAR = ("add", "subtract", "negative", "multiply", "transpose")
+LINEAR = ("add", "subtract", "negative", "multiply", "divide", "transpose")
 """Operations whose result is linear in a memory if their operand, a matrix, is linear in it."""
+SCALED = "multiply", "divide"
+"""Those of them of which one operand alone may be linear in it, the first one of a quotient."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,10 @@ def linear_values(net: Net, matrix: int) -> set[int]:
     linear, size = {matrix}, net.type_of(matrix).size
     for number, node in enumerate(net.nodes):
         read = [operand for operand in node.inputs if operand in linear]
-        most = 1 if node.operation == "multiply" else len(node.inputs)
+        most = 1 if node.operation in SCALED else len(node.inputs)
+        is_divisor = node.operation == "divide" and node.inputs[1] in linear
         if read and node.operation in LINEAR and len(read) <= most and node.type.size == size:
-            linear.add(number)
+            linear |= set() if is_divisor else {number}
     return linear
 
 
@@ -130,9 +134,9 @@ class Distributed:
     def expanded(self, number: int) -> Terms:
         """Computes the terms (a matrix times factors) whose sum is node `number` of the old net."""
         node = self.net.nodes[number]
-        if node.operation == "multiply":
+        if node.operation in SCALED:
             left, right = node.inputs if node.inputs[0] in self.terms else node.inputs[::-1]
-            factors = self.factors(right, node.type.shape)
+            factors = self.factors(right, node.type.shape, node.operation == "divide")
             return tuple(reduce(self.times, factors, term) for term in self.operand(left, number))
         if node.operation == "transpose":
             order = node.attributes["order"]
@@ -142,7 +146,7 @@ class Distributed:
             return self.negated(first, node.type.dtype)
         if node.operation == "subtract":
             others = [self.negated(terms, node.type.dtype) for terms in others]
-        return sum(others, first)
+        return reduce(self.with_term, sum(others, first), ())
 
     def operand(self, number: int, user: int) -> Terms:
         """Returns the terms whose sum is old node `number`, in the shape of the node `user` that reads it."""
@@ -153,16 +157,22 @@ class Distributed:
             return self.expanded(number)
         return (reduce(self.times, self.factors(number, shape), MatrixTerm(None)),)
 
-    def factors(self, number: int, shape: tuple[int, ...]) -> list[int]:
-        """Lists new nodes whose product is old node `number`, each with the rank of the given shape.
+    def factors(self, number: int, shape: tuple[int, ...], is_divisor: bool = False) -> list[int]:
+        """Lists new nodes whose product is old node `number`, each with the rank of the given shape; with
+        `is_divisor` those whose product is its reciprocal.
 
-        Only products of this shape are taken apart. A product of a smaller shape stays one factor, because
-        one of its operands may keep its values in range.
+        Only products and quotients of this shape are taken apart. A product of a smaller shape stays one
+        factor, because one of its operands may keep its values in range.
         """
         node, own = self.net.nodes[number], self.shape(number)
-        if node.operation == "multiply" and own == shape:
-            return [factor for operand in node.inputs for factor in self.factors(operand, shape)]
+        if node.operation in SCALED and own == shape:
+            of_second = is_divisor ^ (node.operation == "divide")
+            first, second = node.inputs
+            return [*self.factors(first, shape, is_divisor), *self.factors(second, shape, of_second)]
         value, wide = self.value(number), (*(1,) * (len(shape) - len(own)), *own)
+        if is_divisor:
+            one = self.builder.constant(np.ones((), node.type.dtype))
+            value = self.builder.add("divide", one, value)
         return [value if wide == own else self.builder.add("reshape", value, rank=len(own), shape=wide)]
 
     def times(self, term: MatrixTerm, factor: int) -> MatrixTerm:
@@ -176,6 +186,21 @@ class Distributed:
                 factors[index] = self.builder.add("multiply", known, factor)
                 return MatrixTerm(term.matrix, tuple(factors))
         return MatrixTerm(term.matrix, (*factors, factor))
+
+    def with_term(self, terms: Terms, further: MatrixTerm) -> Terms:
+        """Adds a term to others. Where one has the same matrix, both become that matrix times the sum of
+        their factors, unless the sum is as large as the matrix.
+        """
+        for place, term in enumerate(terms):
+            if term.matrix is None or term.matrix != further.matrix:
+                continue
+            matrix = self.builder.type_of(term.matrix)
+            shapes = [self.builder.type_of(n).shape for n in (*term.factors, *further.factors)]
+            if np.prod(np.broadcast_shapes((1,), *shapes)) < matrix.size:
+                one = self.constant_like(term, 1, matrix.dtype)
+                factor = self.added(self.multiplied(each.factors or [one]) for each in (term, further))
+                return (*terms[:place], MatrixTerm(term.matrix, (factor,)), *terms[place + 1 :])
+        return (*terms, further)
 
     def mapped(self, term: MatrixTerm, order: tuple[int, ...]) -> MatrixTerm:
         """Transposes a term (a matrix times factors) of a sum: its matrix and each of its factors. order: the

@@ -38,7 +38,7 @@ from stepnet.compiler.targets.cuda.loops.parts import most_parts, part_code, par
 from stepnet.compiler.targets.cuda.loops.unit_costs import unit_choice, unit_choices
 from stepnet.compiler.targets.cuda.loops.unit_form import UnitForm
 from stepnet.compiler.targets.cuda.loops.units import fibers_of, units_code
-from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
+from stepnet.compiler.targets.cuda.options import DEFAULT, ROUNDED, CudaOptions
 from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, PRODUCTS
 from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.values.records import dataclass
@@ -106,7 +106,7 @@ def other_loop(
         return ChosenLoop(
             chunk_code(plan, chunks.form), 0, chunks.reason, chunks.microseconds, REGISTERS, chunks.pace
         )
-    if flag is None and (units := of_units(plan, rows, facts, reason)) is not None:
+    if flag is None and (units := of_units(plan, rows, facts, reason, options)) is not None:
         return units
     statements = LoopForm(plan, 1, LANES, facts.shared).statements
     owners = ownership(statements)
@@ -177,7 +177,9 @@ def in_chunks(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions) -
     return fastest(found, usual[0].form.steps)
 
 
-def of_units(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> ChosenLoop | None:
+def of_units(
+    plan: Plan, rows: int, facts: DeviceFacts, reason: str, options: CudaOptions
+) -> ChosenLoop | None:
     """Returns the kernel with threads for each unit, with an estimate; None if units depend on each other.
 
     reason: why it is not on tensor cores.
@@ -195,7 +197,8 @@ def of_units(plan: Plan, rows: int, facts: DeviceFacts, reason: str) -> ChosenLo
         said = f"{alone}; {time:.2f} us for a step"
         return None if code is None else ChosenLoop(code, 0, said, time)
     refused = set[int]()
-    for choice in unit_choices(fibers, recur.sequences, rows, facts):
+    is_rounded = options.precision in ROUNDED
+    for choice in unit_choices(fibers, recur.sequences, rows, facts, is_rounded):
         if choice.form.lanes not in refused:
             code = units_code(plan, choice.form)
             if code is not None:

@@ -1,7 +1,8 @@
 """Writes the elements of a step of a unit whose memories and inputs are in registers.
 
-Exponentials of fibers are those of the GPU's power of 2, and a product that is added to something is added to
-it by a multiply-add. A sum over a fiber has `PARTS` parts, whose order is the same for any number of lanes.
+Exponentials of fibers are those of the GPU's power of 2, corrected where nothing is rounded. A product that
+is added to something is added to it by a multiply-add. A sum over a fiber has `PARTS` parts, whose order is
+the same for any number of lanes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from stepnet.compiler.targets.cuda.entries.places import Place, PlaceWriter, kno
 from stepnet.compiler.targets.cuda.entries.statements import reduced_count
 from stepnet.compiler.targets.cuda.functions import F32
 from stepnet.compiler.targets.cuda.loops.unit_form import PARTS, UnitForm, is_product, uses_of
-from stepnet.compiler.targets.cuda.tensor.approximate import exponential
+from stepnet.compiler.targets.cuda.tensor.approximate import exponential, power_of_e
 from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
@@ -97,6 +98,8 @@ class UnitWriter(ElementWriter):
     def of_fiber(self, node: Node, place: Place, row: RowOfThread) -> Value | None:
         """Writes an exponential, or the sum of a product and a number; None for any other node."""
         if node.operation == "exp" and node.type.dtype == "float32":
+            if self.form.is_rounded:
+                return self.rounded_exponential(node.inputs[0], place, row)
             return exponential(self.code, self.element(node.inputs[0], place, row))
         if node.operation == "add":
             types = [self.net.type_of(operand) for operand in node.inputs]
@@ -108,6 +111,14 @@ class UnitWriter(ElementWriter):
                 if factors is not None:
                     return self.code.fused(*factors, self.element(node.inputs[other], places[other], row))
         return None
+
+    def rounded_exponential(self, number: int, place: Place, row: RowOfThread) -> Value:
+        """Writes the exponential of an element of a node, by the GPU's power of 2 alone. The logarithm is
+        multiplied by a factor that is the same at all steps, ahead of the loop.
+        """
+        factors = self.factors(number, place, row) or (self.element(number, place, row),)
+        own, *others = sorted(factors, key=lambda value: not any(value is each for each in self.others))
+        return power_of_e(self.code, own, *others)
 
     def factors(self, number: int, place: Place, row: RowOfThread) -> tuple[Value, Value] | None:
         """Writes the factors of an element of a product that nothing else reads; None for other nodes."""

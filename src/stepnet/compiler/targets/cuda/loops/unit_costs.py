@@ -8,6 +8,7 @@ from collections.abc import Collection
 from itertools import product
 from math import ceil
 
+from stepnet.compiler.net.ir import Node
 from stepnet.compiler.plan.apart import UnitFibers
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.loops.lanes import LanePace
@@ -16,8 +17,12 @@ from stepnet.compiler.targets.cuda.tensor.costs import EXACT, SCHEDULERS, TURN_R
 from stepnet.compiler.targets.cuda.tensor.facts import facts_of
 from stepnet.compiler.values.records import dataclass
 
-EXPONENTIAL, SHUFFLE = 6, 2
-"""The instructions of an exponential by the GPU's power of 2; of a number from another lane, with its sum."""
+EXPONENTIAL, ROUNDED, SHUFFLE = 6, 1, 2
+"""The instructions of an exponential by the GPU's power of 2; of one of a product without correction; of a
+number from another lane, with its sum.
+"""
+POWER = 8
+"""The cycles for which a power of 2 of a warp takes its unit of a scheduler."""
 PIECE, STEP = 4, 10
 """The numbers that are read at once, where they lie side by side; the instructions of a step besides."""
 BESIDE = 64
@@ -41,18 +46,25 @@ class UnitChoice:
     pace: LanePace
 
 
+def is_exponential(node: Node) -> bool:
+    """Tells whether a node is an exponential that is written by the GPU's power of 2."""
+    return node.operation == "exp" and node.type.dtype == "float32"
+
+
 def unit_instructions(form: UnitForm, sequences: Collection[int]) -> float:
     """Returns the instructions of a thread for a step of a unit. sequences: the inputs that steps read."""
     body, total = form.fibers.body, float(STEP)
-    uses = uses_of(body)
+    uses, exponential = uses_of(body), ROUNDED if form.is_rounded else EXPONENTIAL
     for number, node in enumerate(body.nodes):
         if len(node.types) != 1:
             continue
         own = form.own(number)
         is_added = node.operation in ("add", "sum") and any(is_product(body, n, uses) for n in node.inputs)
         if node.kind == "pointwise":
-            is_exp = node.operation == "exp" and node.type.dtype == "float32"
-            total += own * (EXPONENTIAL if is_exp else instructions(node.operation, EXACT)) - own * is_added
+            total += (
+                own * (exponential if is_exponential(node) else instructions(node.operation, EXACT))
+                - own * is_added
+            )
         elif node.kind == "reduce":
             terms = form.own(node.inputs[0]) // max(1, own)
             total += own * terms * (1 - is_added) + own * SHUFFLE * (form.lanes // 2)
@@ -76,7 +88,11 @@ def unit_choice(form: UnitForm, sequences: Collection[int], rows: int, device: D
     at_once = together * device.multiprocessors
     warps = min(together, ceil(blocks / device.multiprocessors)) * THREADS / LANES / SCHEDULERS
     instruction = facts.warp + facts.scheduler * max(1.0, warps)
-    computed = instruction * unit_instructions(form, sequences)
+    body = form.fibers.body
+    powers = sum(form.own(n) for n, node in enumerate(body.nodes) if is_exponential(node))
+    computed = max(
+        instruction * unit_instructions(form, sequences), POWER * facts.scheduler * max(1.0, warps) * powers
+    )
     # The inputs of a step take the place of those of an earlier one, behind its end.
     step = max(computed, facts.read / (form.ahead - 1)) if form.ahead > 1 else computed + facts.read
     pace = LanePace(max(1, at_once // group), step * max(1.0, group / at_once), TURN_READS * facts.read)
@@ -84,10 +100,11 @@ def unit_choice(form: UnitForm, sequences: Collection[int], rows: int, device: D
 
 
 def unit_choices(
-    fibers: UnitFibers, sequences: Collection[int], rows: int, device: DeviceFacts
+    fibers: UnitFibers, sequences: Collection[int], rows: int, device: DeviceFacts, is_rounded: bool = False
 ) -> list[UnitChoice]:
     """Returns the ways to run units whose registers suffice, the fastest first: all have the same bits."""
-    forms = [UnitForm(fibers, *each) for each in product(lanes_of(fibers), AHEAD, (1, RESIDENT))]
+    every = product(lanes_of(fibers), AHEAD, (1, RESIDENT), (is_rounded,))
+    forms = [UnitForm(fibers, *each) for each in every]
     squeezed = SQUEEZED * (device.registers // (RESIDENT * THREADS))
     most = {1: MOST_REGISTERS, RESIDENT: min(MOST_REGISTERS, squeezed)}
     fitting = [

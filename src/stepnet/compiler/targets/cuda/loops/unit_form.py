@@ -26,13 +26,15 @@ class UnitForm:
 
     lanes: the neighbouring lanes of a warp that share a unit: 1, 2 or 4. ahead: the steps whose inputs are
     read ahead; 0 for as many as registers allow. resident: the blocks for whose registers a multiprocessor
-    must have room.
+    must have room. is_rounded: whether products may be rounded; then exponentials have the digits of the
+    GPU's power of 2.
     """
 
     fibers: UnitFibers
     lanes: int = 1
     ahead: int = 0
     resident: int = 1
+    is_rounded: bool = False
 
     @property
     def threads_of_row(self) -> int:

@@ -37,6 +37,14 @@ def exp(code: Code, x: ir.Value, factor: float) -> ir.Value:
     return code.function_call("exp2", F32, [code.fmul(x, number(factor * log2(e)))])
 
 
+def power_of_e(code: Code, x: ir.Value, *factors: ir.Value) -> ir.Value:
+    """Writes the exponential of x times some factors; x is multiplied by the logarithm first."""
+    product = code.fmul(x, number(log2(e)))
+    for factor in factors:
+        product = code.fmul(product, factor)
+    return code.function_call("exp2", F32, [product])
+
+
 def exponential(code: Code, x: ir.Value) -> ir.Value:
     """Writes the exponential of x by the GPU's power of 2, within some units of its last place.
 
