@@ -6,7 +6,7 @@ from typing import Any
 
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
-from stepnet.compiler.targets.cuda.codes import ProductCode
+from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.targets.cuda.driver.facts import LOWEST, known_facts
 from stepnet.compiler.targets.cuda.emulation.emulator import EmulatedDevice
@@ -78,12 +78,16 @@ def kernels_of(
         if part.plan is None:
             continue
         kernel = CudaKernel.of(part.plan, memory, options)
-        for stage, codes in kernel.stages.items():
+        stages = {**kernel.stages}
+        chosen = None if kernel.is_idle else kernel.loop(rows)
+        if chosen is not None and chosen.by_steps and kernel.of_step is not None:
+            stages["step"] = kernel.of_step.stages["sequence"]
+        elif chosen is not None:
+            stages["loop"] = (DeviceStage(chosen.loop.code, (), ()),)
+        for stage, codes in stages.items():
             own = [code.code for code in codes if not isinstance(code, ProductCode)]
             for place, code in enumerate(own):
                 yield f"part {before}{index}: {stage}{f' {place}' if len(own) > 1 else ''}", code
-        if not kernel.is_idle:
-            yield f"part {before}{index}: loop", kernel.loop(rows).loop.code
 
 
 def checked_capability(capability: Any) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
+import stepnet as sn
 from bench.gpu.calibrate import Measured, of_file
 from bench.gpu.calibrate import measured as loops_of
 from bench.gpu.cells import recurrence
@@ -245,3 +246,28 @@ def test_a_block_runs_one_sequence_of_many_elements_while_blocks_are_left() -> N
     (outputs, final), (expected, last) = (rnn(x, engine=name) for name in ("cuda-emulated", "interpret"))
     assert_close(outputs, expected, 4, 64)
     assert_close(final, last, 4, 64)
+
+
+@pytest.mark.parametrize(
+    ("units", "dtype", "rows", "is_invariant", "by_steps"),
+    [
+        (4096, "float32", 1, False, False),
+        (4096, "float32", 256, False, True),
+        (4096, "float32", 256, True, False),  # as for 16 sequences
+        (512, "float64", 1, True, True),
+        (128, "float64", 16, False, False),
+    ],
+)
+def test_steps_of_wide_recurrences_are_given_one_by_one(
+    units: int, dtype: str, rows: int, is_invariant: bool, by_steps: bool
+) -> None:
+    """Where one launch would read the weights again for each few sequences."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = np.tanh(x + h @ p)
+        return h, h
+
+    params = np.zeros((units, units), dtype)
+    rnn = sn.RNN(step, params, memory=sn.Spec(units, dtype), inputs=sn.Spec(units, dtype))
+    loop = loop_of(rnn.plan, rows, DEVICE, CudaOptions(batch_invariant=is_invariant))
+    assert loop.by_steps == by_steps

@@ -31,9 +31,10 @@ from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, Devi
 from stepnet.compiler.targets.cuda.driver.gpu import cuda_device
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.loops.chain import chained, described
+from stepnet.compiler.targets.cuda.loops.kept import ChosenLoop
 from stepnet.compiler.targets.cuda.loops.refill import LaidLoop
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions, engine_name
-from stepnet.compiler.targets.cuda.recording.notes import MOST_WORK, READS_BACK
+from stepnet.compiler.targets.cuda.recording.notes import LIMITS, MOST_WORK, READS_BACK, TOO_LONG
 from stepnet.compiler.targets.cuda.recording.recorded import ENDS_EARLY, LARGE, RecordedKernel
 from stepnet.compiler.targets.cuda.written import made, written
 from stepnet.compiler.targets.schedule_kernel import Means, ending_part, flag_of, in_parts
@@ -59,8 +60,8 @@ matrix that is a memory are computed together, and a thread reads a column of a 
 vectors of a row.
 """
 ONE_BY_ONE = (
-    f"its steps run one by one: calls are recorded up to {MOST_WORK} pieces of work, and where steps are not "
-    "counted from earlier calls on"
+    f"its steps run one by one: calls are recorded up to {LIMITS}, and where steps are not counted from "
+    "earlier calls on"
 )
 """The way in which a part runs whose step is a schedule of its own."""
 RECORDED_CALLS = "recorded, and then given again; but not those that until= ends"
@@ -158,6 +159,8 @@ class CudaEngine:
         if kernel.is_idle:
             return facts
         found = kernel.laid(np.array(size.lengths or [size.longest] * size.filled))
+        if found.chosen.by_steps and kernel.of_step is not None:
+            return facts + step_facts(kernel.of_step, found.chosen, size)
         return facts + loop_facts(found, size, self.device.facts)
 
     def early_ends(self, schedule: Schedule, flag: int, size: CallSize) -> list[tuple[str, str]]:
@@ -249,6 +252,17 @@ def stage_facts(kernel: CudaKernel) -> list[tuple[str, str]]:
     return [(name, ", ".join(map(text_of_code, codes))) for name, codes in kernel.stages.items() if codes]
 
 
+def step_facts(kernel: CudaKernel, chosen: ChosenLoop, size: CallSize) -> list[tuple[str, str]]:
+    """Describes likewise a loop whose steps the host gives one by one. kernel: of a step."""
+    codes = kernel.stages["sequence"]
+    time = f"{chosen.microseconds * size.longest:,.0f} us predicted for {size.longest} steps"
+    return [
+        ("each step", ", ".join(map(text_of_code, codes))),
+        ("chosen", chosen.reason),
+        ("time", time),
+    ]
+
+
 def loop_facts(found: LaidLoop, size: CallSize, facts: DeviceFacts) -> list[tuple[str, str]]:
     """Describes the kernel of a loop, what its lanes do, and its time, for a call of a size on a device."""
     chosen, code = found.chosen, found.loop.code
@@ -276,6 +290,9 @@ def loop_facts(found: LaidLoop, size: CallSize, facts: DeviceFacts) -> list[tupl
 def calls_of(kernel: CudaKernel, size: CallSize) -> str:
     """Describes how later calls of a size run: as the first one was recorded, or why they do not."""
     reason = READS_BACK if kernel.has_tables else LARGE if size.rows * ROW_KEY > LARGEST_KEY else ""
+    if not kernel.is_idle and kernel.loop(size.filled).by_steps and kernel.of_step is not None:
+        work = len(kernel.of_step.stages["sequence"]) * size.longest
+        reason = reason or (TOO_LONG if work > MOST_WORK else "")
     return f"part by part each time: {reason}" if reason else RECORDED_CALLS
 
 

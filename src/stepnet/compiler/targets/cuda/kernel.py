@@ -18,6 +18,7 @@ from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Call, CalledKernel, Results
+from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cuda.arrays.constants import CudaConstants
 from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
 from stepnet.compiler.targets.cuda.arrays.positions import DeviceLanes, DevicePositions
@@ -27,6 +28,7 @@ from stepnet.compiler.targets.cuda.codes import STAGES, DeviceStage, LoopCode, P
 from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty, get
 from stepnet.compiler.targets.cuda.loops.kept import ChosenLoop, loop_of
 from stepnet.compiler.targets.cuda.loops.refill import LaidLoop, laid
+from stepnet.compiler.targets.cuda.loops.step_plan import step_plan
 from stepnet.compiler.targets.cuda.options import DEFAULT, CudaOptions
 from stepnet.compiler.targets.cuda.stored import half_of, with_stored_memories
 from stepnet.compiler.targets.cuda.written import written
@@ -124,6 +126,12 @@ class CudaKernel:
     def chosen_loop(self, rows: int, place: int | None) -> ChosenLoop:
         """Chooses the kernel of the loop. place: of a flag among the memories of the loop, or None."""
         return loop_of(self.plan, rows, self.memory.device.facts, self.options, self.share, place)
+
+    @computed_once
+    def of_step(self) -> "CudaKernel | None":
+        """The kernel of one step, for loops whose steps the host gives; None if that is not possible."""
+        plan = step_plan(self.plan)
+        return None if plan is None else CudaKernel(plan, self.memory, self.options)
 
     def laid(self, lengths: Array) -> LaidLoop:
         """Returns the kernel of the loop for sequences of these lengths, and what its lanes do."""
@@ -413,6 +421,9 @@ class PlanRun:
     ) -> None:
         """Launches the kernel of the loop. Operands that are not aligned as it needs them are copied."""
         rows, places, memory = self.call.positions.rows, self.places, self.memory
+        if self.call.until is None and self.kernel.loop(rows).by_steps:
+            late_import("loops.step_runs", "cuda").SteppedLoop(self, operands, results).run_all()
+            return
         if self.call.until is not None:
             self.taken = memory.zeros((rows,), "int64")
         if not rows:

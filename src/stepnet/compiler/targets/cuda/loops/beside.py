@@ -79,6 +79,8 @@ def load_of(
     """Estimates the share of a device that a loop over `rows` sequences takes, and its time. unknown: see
     `StreamCosts`.
     """
+    if chosen.by_steps:  # each product of a step takes all of it
+        return LoopLoad(1.0, chosen.microseconds, is_divisible)
     groups = ceil(rows / chosen.loop.group_rows)
     groups = min(groups, chosen.groups or groups)
     blocks, at_once = chosen.loop.code.group, facts.multiprocessors

@@ -76,11 +76,9 @@ def decided(
             if kernel.is_idle:
                 made.append(LoopLoad(0.0, 0.0, is_divisible=False))
             else:
-                made.append(
-                    load_of(
-                        kernel.sharing(share).loop(rows), rows, facts, is_divisible(kernel), costs.unknown
-                    )
-                )
+                divisible = is_divisible(kernel) and not kernel.of_chunks.loop(rows).by_steps
+                loop = kernel.sharing(share).loop(rows)
+                made.append(load_of(loop, rows, facts, divisible, costs.unknown))
         return made
 
     found = list[tuple[tuple[int, ...], Decision]]()

@@ -2,6 +2,7 @@
 
 rows  1   gru of 256   ->  cluster of 16 blocks, sums over k in 4 parts
 rows 64   gru of 256   ->  tagged groups of 8 blocks, sums over k in 4 parts: the same bits
+rows 256  gru of 2048  ->  steps that the host gives one by one, as products of all sequences
 
 From some hundreds of sequences on, another order of sums may be faster, and is taken unless bits must not
 depend on the batch.
@@ -17,6 +18,7 @@ from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.loops.kept import MOST_LOOPS, ChosenLoop
 from stepnet.compiler.targets.cuda.loops.others import FASTER, ROWS, other_loop
+from stepnet.compiler.targets.cuda.loops.stepped import step_time
 from stepnet.compiler.targets.cuda.options import CudaOptions
 from stepnet.compiler.targets.cuda.tensor.choice import TensorChoice, chosen, refuse
 from stepnet.compiler.targets.cuda.tensor.costs import block_time
@@ -33,13 +35,56 @@ def new_loop(
     plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions, share: int, flag: int | None
 ) -> ChosenLoop:
     """Chooses a loop and writes it; see `loop_of` of `loops.py`, which keeps it."""
-    part, key = (
-        replace(facts, multiprocessors=facts.multiprocessors // share),
-        (plan.key, rows, facts, options, flag),
-    )
+    made = one_launch(plan, rows, facts, options, share, flag)
+    if flag is not None or not is_by_steps(plan, rows, facts, options):
+        return made
+    time = step_time(plan, rows, options)
+    said = f"{time:.2f} us for a step, in one launch {made.microseconds:.2f} us"
+    said = f"step by step, by products of all sequences that still run: {said}"
+    return replace(made, microseconds=time, pace=None, by_steps=True, reason=said)
+
+
+def is_by_steps(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions) -> bool:
+    """Tells whether the host gives the steps of a loop one by one, as that is estimated to be faster: for the
+    number of sequences by which the order of sums is chosen, or by a factor of `FASTER` for others.
+    """
+
+    def faster(count: int) -> float:
+        """Returns by which factor it is faster for some sequences; 0.0 if it is not possible."""
+        time = step_time(plan, count, options)
+        return time and time_of_launch(plan, count, facts, options) / time
+
+    usual = faster(ROWS)
+    if options.batch_invariant or rows == ROWS or not usual:
+        return usual > 1
+    return faster(rows) > (1 / FASTER if usual > 1 else FASTER)
+
+
+def time_of_launch(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions) -> float:
+    """Estimates the microseconds of a step of a loop that runs all steps in one launch."""
+    best = best_on_tensor_cores(plan, rows, facts, options, None)
+    if isinstance(best, TensorChoice):
+        return best.microseconds
+    return other_loop(plan, rows, facts, best, None, options, facts).microseconds
+
+
+def best_on_tensor_cores(
+    plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions, flag: int | None
+) -> TensorChoice | str:
+    """Returns what `tensor_loop` does, which is kept."""
+    key = plan.key, rows, facts, options, flag
     best: TensorChoice | str = entry_of(
         CHOICES, key, lambda: tensor_loop(plan, rows, facts, options, flag), MOST_LOOPS
     )
+    return best
+
+
+def one_launch(
+    plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions, share: int, flag: int | None
+) -> ChosenLoop:
+    """Chooses and writes a loop that runs all steps in one launch."""
+    part = replace(facts, multiprocessors=facts.multiprocessors // share)
+    best = best_on_tensor_cores(plan, rows, facts, options, flag)
     if isinstance(best, str):
         return other_loop(plan, rows, part, best, flag, options, facts)
     if share > 1:

@@ -30,6 +30,7 @@ class ChosenLoop:
     microseconds: the estimate of a step's time; 0.0 if there is none.
     registers: the estimate of the registers of a thread; 0 if there is none.
     pace: how many groups of blocks run at once, and how fast; None if there is no estimate.
+    by_steps: whether the host gives the steps one by one instead (`step_runs.py`).
     """
 
     loop: LoopCode
@@ -38,6 +39,7 @@ class ChosenLoop:
     microseconds: float = 0.0
     registers: int = 0
     pace: LanePace | None = None
+    by_steps: bool = False
 
 
 FORM = Serializer(DeviceCode, LoopCode, ChosenLoop, LanePace)

@@ -9,6 +9,8 @@ a step of few products  ->  a block for each sequence
 from dataclasses import replace
 from math import ceil, prod
 
+import numpy as np
+
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.chunked.costs import (
     MAIN_BYTES,
@@ -120,7 +122,10 @@ def other_loop(
             best = other
     if best.form is None:
         return part_loop(plan, rows, facts, reason, flag) or ChosenLoop(
-            loop_code(plan, best.group_rows, flag=flag), 0, f"not on tensor cores: {reason}"
+            loop_code(plan, best.group_rows, flag=flag),
+            0,
+            f"not on tensor cores: {reason}; {best.microseconds:.2f} us for a step",
+            best.microseconds,
         )
     form, alone = best.form, by_blocks(statements, rows, facts)
     said = f"{best.microseconds:.2f} us for a step, "
@@ -243,7 +248,9 @@ def weights_of(statements: Statements) -> int:
 
 def by_blocks(statements: Statements, rows: int, facts: DeviceFacts) -> OtherLoop:
     """Returns the loop of single blocks, of the number of sequences that is estimated to be the fastest."""
-    net, weights = statements.net, 4 * weights_of(statements)
+    net = statements.net
+    rights = {right for node in products_of(statements) for right in node.sides[1]}
+    weights = sum(prod(net.type_of(n).shape) * np.dtype(net.type_of(n).dtype).itemsize for n in rights)
     multiplied = sum(
         prod(net.type_of(right).shape) * prod(node.types[0].shape[:-1])
         for node in products_of(statements)

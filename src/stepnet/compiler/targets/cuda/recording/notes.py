@@ -30,11 +30,13 @@ from stepnet.compiler.targets.cuda.device import (
 from stepnet.compiler.targets.cuda.streams import StreamOrder
 from stepnet.compiler.values.records import dataclass
 
-MOST_WORK = 1024
-"""The most pieces of work that are noted: those of a call whose steps run one by one are too many."""
+MOST_WORK, MOST_VALUES, WORK_BYTES = 8192, 1024, 2048
+"""The most pieces of work that are noted, and the most memory of a call, whose places in an arena are found
+together; the bytes of the host that a piece of work takes."""
 READS_BACK = "the host reads what the GPU computed, as for tables that are read at an index"
 WRITES = "the host writes numbers to memory of the call"
-TOO_LONG = f"it has more than {MOST_WORK} pieces of work"
+LIMITS = f"{MOST_WORK} pieces of work and {MOST_VALUES} values"
+TOO_LONG = f"it has more than {LIMITS}"
 
 
 @dataclass(eq=False)
@@ -152,7 +154,7 @@ class CallNotes:
         self, stream: int, kind: Any, words: Sequence[int], count: int, code: DeviceCode | None = None
     ) -> None:
         """Notes a piece of work of a stream, by its number."""
-        if len(self.work) >= MOST_WORK:
+        if len(self.work) >= MOST_WORK or len(self.memory) > MOST_VALUES:
             self.refused = self.refused or TOO_LONG
         if not self.refused:
             bases, offsets = zip(*map(self.placed, words), strict=True) if words else ((), ())

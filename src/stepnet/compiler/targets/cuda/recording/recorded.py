@@ -38,7 +38,7 @@ from stepnet.compiler.targets.base import (
 )
 from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
 from stepnet.compiler.targets.cuda.device import DeviceArray, get, put_together
-from stepnet.compiler.targets.cuda.recording.notes import CallNotes, ResultPlace
+from stepnet.compiler.targets.cuda.recording.notes import WORK_BYTES, CallNotes, ResultPlace
 from stepnet.compiler.targets.cuda.recording.work import Recording
 from stepnet.compiler.targets.packed import has_buffers
 from stepnet.compiler.values.once import computed_once
@@ -46,7 +46,7 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.errors import DeviceError
 
 MOST_BYTES = 64 * 2**20
-"""The most bytes of devices that positions of recorded calls hold."""
+"""The most bytes that recorded calls hold: positions on devices, and their work."""
 MOST_CALLS = 256
 """The largest number of recorded calls."""
 WIDEST = 16
@@ -70,7 +70,7 @@ class NotedCall:
     """A call whose work was noted, to be given again.
 
     notes: the notes of the call. places: where its results lie. counts: the numbers of outputs and of results
-    per row, which come first. shared: the results that may lie together. bytes: those on the device.
+    per row, which come first. shared: the results that may lie together. bytes: those that it holds.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class NotedCall:
     ) -> None:
         """Takes the notes of a call, and of its results."""
         self.notes, self.places, self.counts, self.shared = notes, places, counts, shared
-        self.bytes = notes.bytes
+        self.bytes = notes.bytes + WORK_BYTES * len(notes.work)
 
     @computed_once
     def recording(self) -> Recording:
