@@ -5,7 +5,7 @@ recur(x, h; body)   ->   body, as work ahead of a loop that does nothing: its in
 
 from stepnet.compiler.net.ir import Builder, Recur
 from stepnet.compiler.net.types import ROWS, STEPS, Type
-from stepnet.compiler.plan.plan import Plan, Planning, plan
+from stepnet.compiler.plan.plan import Plan, Planning, planned
 
 NOTHING = Type(ROWS, (), "float32")
 
@@ -36,4 +36,4 @@ def step_plan(whole: Plan) -> Plan | None:
     ahead = builder.input(NOTHING.at(STEPS), "nothing"), builder.input(NOTHING, "memory")
     _, final = Recur(inner.net([memory]), 1, 1).add_results(builder, ahead)
     results = [copies[number] for number in body.results]
-    return plan(builder.net([*results, *final]), Planning((), whole.planning.costs))
+    return planned(builder.net([*results, *final]), Planning((), whole.planning.costs))
