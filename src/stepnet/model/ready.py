@@ -76,12 +76,19 @@ def loaded(ending: str, contents: bytes, make: Make) -> Any:
     stored: StoredCall | None = None if key is None else store.value("call", key, FORM, is_needed=False)
     if stored is not None and (call := ready_call(stored.frozen)) is not None:
         return ReadyModel(
-            Known([call], stored.shape, np.dtype(stored.dtype), rebuilder(stored.structure)), make
+            SingleArrayCall([call], stored.shape, np.dtype(stored.dtype), rebuilder(stored.structure)), make
         )
+    known = store.COUNTS["hits"]
     model = make()
-    if key is not None:
+    # The process that reads the file has enough to do: its first call is stored by the next one.
+    if key is not None and store.COUNTS["hits"] > known and is_of_file(model):
         model.programs.calls.keeper = Keeper(key, model.gives_final)
     return model
+
+
+def is_of_file(model: Any) -> bool:
+    """Tells whether a file alone determines its model: that of a graph may have weights in other files."""
+    return model.gives_final or model.program.name is not None
 
 
 def key_of(ending: str, contents: bytes) -> str | None:
@@ -99,7 +106,7 @@ def key_of(ending: str, contents: bytes) -> str | None:
     return digest_of_texts(code, processor, sys.version, np.__version__, repr(chosen), ending, contents)
 
 
-class Known(NamedTuple):
+class SingleArrayCall(NamedTuple):
     """A stored call of a model, and what it is for.
 
     idle: the call, unless a thread is running it. shape, dtype: those of the array that it is given.
@@ -134,13 +141,13 @@ class ReadyModel(ABC):  # noqa: B024 - as `Model`: objects turn from one class i
     for everything else: any attribute, another call, `isinstance`, its text, a copy.
     """
 
-    def __init__(self, known: Known, make: Make) -> None:
+    def __init__(self, known: SingleArrayCall, make: Make) -> None:
         """Takes the stored call, and the function that makes the model."""
         vars(self).update(_known=known, _make=make)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Runs the model; see `Model.__call__`."""
-        known: Known | None = vars(self).get("_known")
+        known: SingleArrayCall | None = vars(self).get("_known")
         if known is not None and len(arguments) == 1 and not options:
             results = known.run(arguments[0])
             if results is not None:

@@ -21,8 +21,7 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.compiler.disk import folder, overview, sources, store
-from stepnet.compiler.disk.data import Serializer
-from stepnet.compiler.disk.entry import NotDataError
+from stepnet.compiler.disk.data import NotDataError, Serializer
 from stepnet.compiler.disk.settings import settings
 from stepnet.compiler.net import STEPS, Builder, Net, Type
 from stepnet.compiler.plan import Schedule

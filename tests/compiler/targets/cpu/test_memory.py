@@ -7,7 +7,6 @@ import mmap
 import numpy as np
 import pytest
 
-from stepnet.compiler.native.pages import HUGE, aligned
 from stepnet.compiler.targets.cpu.machine.memory import (
     MOSTLY_FULL,
     POOL,
@@ -15,11 +14,15 @@ from stepnet.compiler.targets.cpu.machine.memory import (
     JointAllocation,
     Pool,
     RowAllocator,
+    aligned,
     data_offset,
     items_offset,
     maker_of,
 )
 from stepnet.errors import LibraryError
+
+HUGE = 2**21
+"""The bytes of a huge page."""
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:

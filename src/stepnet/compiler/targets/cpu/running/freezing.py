@@ -47,12 +47,12 @@ def frozen_call(
 ) -> FrozenCall | None:
     """Freezes a call, which it runs once; None if it cannot be frozen.
 
-    chain: a chain of kernels. call: a call of it, whose only sequences are the array `given`.
+    chain: the chain of one kernel. call: a call of it, whose only sequences are the array `given`.
     structured: returns the results of the call in the structure and the shapes in which its caller has them.
     """
-    (native, *others) = chain.natives
+    (native,) = chain.natives
     has_more = bool(call.statics) or any(array is not None for array in call.initial)
-    if others or chain.between or not native.defers or call.until is not None or call.step_offset is not None:
+    if not native.defers or call.until is not None or call.step_offset is not None:
         return None
     if has_more or not is_whole(call, given):
         return None
