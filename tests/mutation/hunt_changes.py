@@ -301,6 +301,10 @@ TESTS: dict[str, Sequence[str]] = {
         )
     },
     **{
+        f"compiler/targets/cpu/*/{name}.py": ("tests/torch/test_known_calls.py",)
+        for name in ("tensors", "tensors_code")
+    },
+    **{
         f"{name}.py": ("tests/compiler/plan/test_partition.py", "tests/compiler/targets/cpu/test_chain.py")
         for name in (
             "compiler/targets/cpu/lower/loop_load",

@@ -110,9 +110,9 @@ SHOWN = {
 SHOWN_TO = {
     "torch": {  # its tensors may lie on the device of a target
         "compiler.net.tolerance": "tolerance",
-        "compiler.targets": "AddressEngine Order checked_engine devices_of engine_at",
+        "compiler.targets": "AddressEngine Order RunOn checked_engine devices_of engine_at",
         "model.forms": "FormedCall call_at formed_call",
-        "model.gradients.addressed": "AddressedNet OneArray",
+        "model.gradients.addressed": "OneArray",
         "model.precisions": "with_rounded_weights",
     },
     "jax": {"model.batch": "checked_lengths"},

@@ -1,6 +1,8 @@
 """Calls of layers with gradients whose kind came before: results and gradients are those of torch.nn."""
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from tolerance import assert_close
 
 torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import stepnet.torch as st  # noqa: E402
 from stepnet.errors import InputError  # noqa: E402
@@ -339,3 +342,69 @@ def test_what_a_recurrence_reads_makes_another_kind() -> None:
         for name, parameter in ours.cell.named_parameters():
             parameter.copy_(inner[name])
     torch.testing.assert_close(doubled, looped(ours.cell, x)[1], atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_weights_of_another_dtype_size_or_layout_are_another_kind(kind: str) -> None:
+    """The forward pass finds out, as the key of a kind has nothing of a weight but its need of a gradient."""
+    ours, theirs = pair(kind)
+    for change in (
+        lambda layer: layer.float(),
+        lambda layer: layer.double(),
+        lambda layer: setattr(layer.weight_hh_l0, "data", layer.weight_hh_l0.data.t().contiguous().t()),
+        lambda layer: setattr(layer.weight_ih_l0, "data", layer.weight_ih_l0.data.flip(0)),
+        lambda layer: layer.bias_hh_l0.requires_grad_(False),
+    ):
+        for layer in (ours, theirs):
+            change(layer)
+        for _ in range(4):
+            made = list[list[Any]]()
+            x = torch.randn(3, 4, 5, dtype=ours.bias_ih_l0.dtype)
+            for layer in (ours, theirs):
+                layer.zero_grad()
+                outputs, _ = layer(x)
+                outputs.square().sum().backward()
+                made.append([outputs, *[p.grad for p in layer.parameters() if p.grad is not None]])
+            near = 1e-5 if x.dtype is torch.float32 else 1e-12
+            torch.testing.assert_close(*made, atol=near, rtol=10 * near)
+    ours.weight_hh_l0.data = ours.weight_hh_l0.data[:, :-1]
+    with pytest.raises((InputError, RuntimeError), match=r"weight_hh_l0|size"):
+        ours(torch.randn(3, 4, 5, dtype=torch.float64))
+
+
+def test_products_of_a_prepared_backward_pass_are_counted() -> None:
+    """As those of the first calls, which are not prepared."""
+    layer, x, counted = st.GRU(5, 6), torch.randn(3, 4, 5), set[int]()
+    for _ in range(4):
+        outputs, _ = layer(x)
+        with FlopCounterMode(display=False) as counter:
+            outputs.sum().backward()
+        counted.add(counter.get_total_flops())
+    assert len(counted) == 1
+    assert min(counted) > 0
+
+
+OLDER = """
+import sys, torch
+torch.Tensor.__dlpack_c_exchange_api__ = None
+import stepnet.torch as st
+seen = []
+for kind in ("GRU", "LSTM"):
+    theirs, ours = (getattr(part, kind)(5, 6) for part in (torch.nn, st))
+    ours.load_state_dict(theirs.state_dict())
+    for _ in range(4):
+        made, x, seen = [], torch.randn(3, 4, 5), []
+        sys.setprofile(lambda frame, what, _: seen.append(frame.f_code.co_name))
+        for layer in (ours, theirs):
+            layer.zero_grad()
+            layer(x)[0].transpose(0, 1).square().sum().backward()
+            made.append([parameter.grad for parameter in layer.parameters()])
+        sys.setprofile(None)
+        torch.testing.assert_close(*made)
+    print(seen.count("describe") > 20, "run_forward" in seen, "run_backward" in seen)
+"""
+
+
+def test_versions_of_pytorch_without_functions_in_c_lend_memory_by_python() -> None:
+    ran = subprocess.run([sys.executable, "-c", OLDER], capture_output=True, text=True, check=False)
+    assert ran.stdout.split() == ["True", "False", "False"] * 2, ran.stderr

@@ -16,7 +16,6 @@ from stepnet.model.gradients.pieces import Checkpoint
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
 from stepnet.torch.arrays import (
-    PLAIN,
     carried,
     check_saved,
     save_for_backward,
@@ -26,7 +25,7 @@ from stepnet.torch.places import ON_HOST, place_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_differentiated, is_transformed, untraced, wanted_of
 from stepnet.torch.running import as_inputs, count_products, run_backward, run_forward, run_net_on
-from stepnet.torch.tensor_calls import TensorCall, like_of
+from stepnet.torch.tensor_calls import TensorCall, is_lent, like_of
 
 torch: Any = pytorch("torch")
 NO_FUNCTIONALIZE = (
@@ -63,7 +62,7 @@ def call_of(passes: Passes, positions: Positions, tensors: Sequence[Any], is_on_
 
     is_on_host: whether the tensors are on the CPU. The other arguments are those of `QuickFunction.forward`.
     """
-    if not is_on_host or not positions.is_even or not {*map(type, tensors)} <= {*PLAIN, type(None)}:
+    if not is_on_host or not positions.is_even or not is_lent(tensors):
         return TensorCall(passes, positions)
     return TensorCall.of(passes, positions, tensors)
 
@@ -209,14 +208,14 @@ def gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         return made
     kept = small or ctx
     check_saved(every, kept.forms)
-    (passes, positions, layout, _), wanted, tensors = call, call.passes.wanted, every[: kept.count]
+    (passes, positions, layout, _), wanted, tensors = call, call.passes.wanted, every[: kept.inputs]
     known, flat = layout.of_net(known_cotangents(kept, cotangents)), layout.flat(tensors)
     if is_differentiated or any(map(is_batched, known)):
         gradient = MappedNet(passes.net, passes.engine, positions).gradient(wanted)
         made = as_inputs(run_several(gradient, [*flat, *carried(known)]), flat, wanted)
     else:
         count_products(passes.net, positions, wanted)
-        saved = every[kept.count :]
+        saved = every[kept.inputs :]
         saved = saved if small is None else small.values(saved)
         made = run_backward(passes, positions, flat, known, saved)
     if layout.lead and wanted[0] == 0:
@@ -236,7 +235,7 @@ def keep(
     tensors, output: the inputs and results of the function. saved: further values that are saved.
     """
     ctx.set_materialize_grads(False)
-    ctx.count, ctx.floats = len(tensors), floats
+    ctx.inputs, ctx.floats = len(tensors), floats
     save_for_backward(ctx, [*tensors, *saved])
     ctx.like = [like_of(output[place]) for place in floats]
 
@@ -274,7 +273,7 @@ def by_place(kept: Any, wanted: Sequence[int], gradients: Sequence[Any]) -> tupl
     """Returns gradients by the inputs of a net; None for those without a gradient. wanted: the positions of
     the inputs that have gradients. kept: as of `known_cotangents`.
     """
-    each = [None] * kept.count
+    each = [None] * kept.inputs
     for place, gradient in zip(wanted, gradients, strict=True):
         each[place] = gradient
     return (*each,)

@@ -93,7 +93,9 @@ class LayerForward:
             results, found = untraced(run_known)(self, input)
             if results is not None:
                 return results[0], in_form(self, results[1:])
-        graph = makes_graph()  # asked once: torch.compile may answer otherwise the next time
+        # Asked once, as torch.compile may answer otherwise the next time. It may trace `makes_graph` and not
+        # this function, which then is in no graph.
+        graph = torch.compiler.is_compiling() or untraced(makes_graph)()
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         if not runs_on(data_of(input).device, self.engine) or needs_torch_nn():
             return theirs(input, hx)

@@ -104,7 +104,7 @@ class SmallCall(NamedTuple):
     kept: where each value that the backward pass reads is in the saved tensors, and `specs` its shape and
         dtype.
     forms: the shape and dtype of each tensor that a call saves.
-    count: the number of inputs.
+    inputs: the number of inputs.
     by_input: puts the gradients, of which the last is None, to the inputs of the autograd function.
     floats, like: the positions of the results, and their shapes, dtypes and devices.
     """
@@ -120,7 +120,7 @@ class SmallCall(NamedTuple):
     kept: list[Place]
     specs: list[Spec]
     forms: list[Any]
-    count: int
+    inputs: int
     by_input: Any
     floats: Sequence[int]
     like: list[Any]
@@ -160,13 +160,13 @@ class SmallCall(NamedTuple):
         saved_specs = [*as_specs, *[result_specs[place] for place in held], further.spec]
         zeros = [torch.zeros(each.shape, dtype=each.dtype, device=HOST) for each in results]
         begins = {len(saved_specs) + place: each.data_ptr() for place, each in enumerate(zeros)}
-        inputs = [(place, 0) for place in range(count)]
+        ends = [(place, 0) for place in range(count)]
         run_first = first.on(
             TensorList(
                 LENDER,
                 [*as_specs, *result_specs, further.spec],
                 [
-                    *inputs,
+                    *ends,
                     *shifted(places, count),
                     *[(count + len(results), start) for start in further.starts],
                 ],
@@ -179,7 +179,7 @@ class SmallCall(NamedTuple):
                 LENDER,
                 [*saved_specs, *result_specs, *map(spec_of, gradients)],
                 [
-                    *inputs,
+                    *ends,
                     *shifted([places[place] for place in net.floats], len(saved_specs)),
                     *shifted(kept, count),
                     *[(len(saved_specs) + len(results) + place, 0) for place in range(len(gradients))],
@@ -213,7 +213,7 @@ class SmallCall(NamedTuple):
         """Runs the forward pass where machine code took none of the tensors as they are: some have gaps, or
         no call is prepared or free, which runs on arrays and copies what it makes.
         """
-        if not is_lent(tensors) or [*map(form_of, tensors)] != self.forms[: self.count]:
+        if not is_lent(tensors) or [*map(form_of, tensors)] != self.forms[: self.inputs]:
             raise OtherTensorsError("tensors of another kind")
         if self.first([*map(dense_of, tensors), *results, further]):
             return

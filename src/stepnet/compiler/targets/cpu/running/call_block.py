@@ -29,7 +29,13 @@ from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.prepared_tasks import Reach
 from stepnet.compiler.targets.cpu.running.tensors import TensorReader, reader_of
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
-from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL, ParallelCalls, TaskGroup
+from stepnet.compiler.targets.cpu.threads.workers import (
+    LATE_SECONDS,
+    WORKER_POOL,
+    Lateness,
+    ParallelCalls,
+    TaskGroup,
+)
 from stepnet.errors import IndexOutsideError
 
 Array = np.ndarray
@@ -198,6 +204,7 @@ class ThreadedBlock(CallBlock):
         super().__init__(turns, reach, processor)
         self.groups = [turn.group for turn in turns if turn.group is not None]
         self.workers = max(group.max_threads for group in self.groups) - 1
+        self.shares = any(group.progress is not None for group in self.groups)
 
     def run(self, arrays: list[Any]) -> bool:
         """Runs the call on these arrays, as that of one thread, with fewer threads soon after some were late;
@@ -208,15 +215,20 @@ class ThreadedBlock(CallBlock):
         return super().run(arrays) and self.has_noted()
 
     def begin(self) -> None:
-        """Readies the workers for a call, and limits the threads of its tasks."""
+        """Readies the workers for a call, and limits the threads of its tasks if any were ever late."""
         WORKER_POOL.make_ready(self.workers)
-        for group in self.groups:
-            group.begin()
+        if Lateness.ever:
+            for group in self.groups:
+                group.begin()
 
     def has_noted(self) -> bool:
-        """Notes threads that were late, so that later calls use fewer threads; returns True."""
-        for group in self.groups:
-            group.note()
+        """Notes threads that were late, so that later calls use fewer threads; returns True. In a short call
+        no thread that had tasks of its own can have been.
+        """
+        if self.shares or perf_counter() - self.reach.begun > LATE_SECONDS:
+            for group in self.groups:
+                group.note()
+                group.begin()
         return True
 
     def resume(self) -> int:

@@ -67,6 +67,7 @@ class Worker:
         self._signals = handover_functions()
         self._memory = aligned(BYTES)
         self._words = self._memory.view(np.int64)
+        self._state = view(self._words)
         self.address: int = self._memory.ctypes.data
         for number, mailbox in enumerate((BEGIN, END)):
             handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
@@ -79,7 +80,7 @@ class Worker:
 
     def exclude_current_processor(self) -> None:
         """Keeps the sleeping thread from waking on the caller's processor: sets its affinity to all others,
-        unless it is so since an earlier call. Linux wakes a thread on the processor that it last ran on, and
+        unless an earlier call has. Linux wakes a thread on the processor that it last ran on, and
         with few processors does not look for an idle one. Then the leading thread and its worker would take
         turns on one processor.
         """
@@ -116,7 +117,7 @@ class Worker:
     @property
     def is_asleep(self) -> bool:
         """Tells whether the worker's thread sleeps, so that it would begin a task late."""
-        return self._words[BEGIN // 8] == ASLEEP
+        return self._state[BEGIN // 8] == ASLEEP
 
     def wake(self) -> None:
         """Wakes the worker's thread if it sleeps, on another processor than the caller's if possible. It then
@@ -221,7 +222,10 @@ class Lateness:
     """Limit on the threads of calls after some were late, because another process uses a processor.
 
     Late threads are not used for a while, and for twice as long if they are late again soon afterwards.
+    ever: whether any thread of this process was late.
     """
+
+    ever = False
 
     def __init__(self) -> None:
         """Begins without a limit on threads, as none was late."""
@@ -237,7 +241,7 @@ class Lateness:
         """Limits calls to `limit` threads for a while, because the others were late; for twice as long as
         last time if that is not long ago.
         """
-        self.was_late = True
+        self.was_late = Lateness.ever = True
         now = time.monotonic()
         is_repeated = now < self._until + self._seconds
         self._seconds = min(2 * self._seconds, LONGEST_LEFT_OUT) if is_repeated else LEFT_OUT
