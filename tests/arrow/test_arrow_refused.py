@@ -210,7 +210,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no model": (
         lambda: arrow.predict([batch_of()], 3),
-        "model is a recurrence, a Stack, a Bidirectional, a Graph, or the path of a file, not 3",
+        "model is the path of a file, an RNN, a Stack, a Bidirectional or a Graph, not 3: give a model",
     ),
     "a model of several inputs": (
         lambda: arrow.predict([batch_of()], OTHER),

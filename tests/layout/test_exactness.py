@@ -372,6 +372,9 @@ def test_a_clip_without_a_place():
     fields = {"reset": "after", "clip": 5.0}
     done = convert(arrays, "onnx.gru", "openvino.gru", semantics=fields)
     assert done.report.settings["clip"] == 5.0
+    assert convert(arrays, "onnx.gru", "onnx.gru", semantics=fields).report.settings["clip"] == 5.0
+    # onnxruntime refuses 0, the value of a node without the attribute.
+    assert "clip" not in convert(drawn("torch.gru"), "torch.gru", "onnx.gru").report.settings
     with pytest.raises(
         ConversionError, match=r"the source's clip is 5\.0, and keras\.gru has none: these are"
     ):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from same_bits import assert_same_bits
-from tolerance import assert_close, distance
+from tolerance import assert_close, distance, tolerance
 from zoo import normal
 
 import stepnet as sn
@@ -47,6 +47,29 @@ def fast_weights(dtype: str) -> sn.RNN:
 def model(x: Any, p: Any) -> Any:
     h, _ = sn.cells.rnn("gru", p["gru"])(x)
     return h @ p["W"]
+
+
+EPSILON = 1e-3
+
+
+def normed(features: int, dtype: str) -> sn.RNN:
+    """Its norm divides by the root of a variance that may be 0, and of `EPSILON`."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = sn.layer_norm(np.tanh(x @ p["W"] + h @ p["R"]), epsilon=EPSILON)
+        return h, h
+
+    shapes = {"W": (SIZE, features), "R": (features, features)}
+    params = {name: normal(*shape, seed=8).astype(dtype) for name, shape in shapes.items()}
+    return sn.RNN(step, params, memory=features)
+
+
+@pytest.mark.parametrize("features", [1, 2])
+def test_a_norm_of_few_features_magnifies_errors_by_its_divisor_at_most(features: int) -> None:
+    stored = gradients(sn.vjp(normed(features, "float32"), saved="bfloat16"), ragged())
+    right = gradients(sn.vjp(normed(features, "float64")), ragged("float64"), engine="interpret")
+    most = tolerance("bfloat16", max(LENGTHS), sum(LENGTHS)) / np.sqrt(EPSILON)
+    assert max(map(distance, stored, right)) < most
 
 
 MODELS: dict[str, Callable[[str], Any]] = {

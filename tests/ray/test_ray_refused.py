@@ -69,7 +69,10 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(TABLE, RNN),
         "dataset is a Dataset of Ray, and is a Table: make one with ray.data.from_arrow",
     ),
-    "no model": (lambda dataset: predict(dataset, 3), "model is a recurrence, a Stack, a Bidirectional"),
+    "no model": (
+        lambda dataset: predict(dataset, 3),
+        "model is the path of a file, an RNN, a Stack, a Bidirectional",
+    ),
     "no column": (
         lambda dataset: predict(dataset, RNN, column="steps"),
         "there is no column `steps`; there are id, frames",

@@ -211,6 +211,8 @@ OF_DICT = stepnet.torch.Recurrence(
     statics={"notes": torch.zeros(1, 3), "keep": torch.zeros(1, 3)},
 )
 SCAN = stepnet.torch.Scan(sn.RNN(lambda x, h, p: (h, h + x), memory=4))
+
+
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "an array": (lambda: RECURRENCE(X.numpy()), r"take tensors, not ndarray: give torch.from_numpy\(x\)$"),
     "a list": (lambda: RECURRENCE([X[0]]), r"not list: give torch.stack\(x\), or pack_sequence\(x, enforce"),
@@ -245,6 +247,19 @@ def test_a_wrong_call_of_a_module_is_named(name: str) -> None:
     call, message = CALLS[name]
     with pytest.raises(StepnetError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (RECURRENCE, "ArgumentError: a call of a Recurrence has no argument hx=: .* is state="),
+        (SCAN, "ArgumentError: a call of a Scan has no argument hx="),
+    ],
+)
+def test_a_wrong_argument_is_named_in_a_graph_of_torch_compile(module: Any, message: str) -> None:
+    graph: Any = torch.compile(module, backend="eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match=message):
+        graph(X, hx=X)
 
 
 @pytest.mark.parametrize("name", ["inv", "cholesky", "qr", "solve", "matrix_exp"])

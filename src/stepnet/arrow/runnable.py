@@ -12,11 +12,11 @@ import numpy as np
 
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.spec import Spec
-from stepnet.compiler.values.arguments import choice, short_repr
+from stepnet.compiler.values.arguments import choice
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, skeleton
 from stepnet.errors import InputError
-from stepnet.model.model import Model
+from stepnet.model.model import Model, checked_model
 from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
 
@@ -53,12 +53,8 @@ class Runnable:
         asked = choice(result, "result is 'last' or 'outputs'", OUTPUTS)
         if isinstance(model, Runnable):
             return model
-        if isinstance(model, Model):
-            return of_model(model, asked == "last", model.engine_order(engine))
-        raise InputError(
-            "model is a recurrence, a Stack, a Bidirectional, a Graph, or the path of a file, not "
-            f"{short_repr(model)}"
-        )
+        checked = checked_model(model, "model is the path of a file,")
+        return of_model(checked, asked == "last", checked.engine_order(engine))
 
 
 def of_model(model: Model, last: bool, engine: Order) -> Runnable:

@@ -21,8 +21,10 @@ from stepnet.explain.text import amount, text
 
 SHOWN = CallSize(1, 100, 100)
 """The size of the call whose time is estimated by default."""
-MOST_ROWS = 2**24
-"""The most sequences of a call that is explained: they are divided among threads one by one."""
+MOST_ROWS, MOST_STEPS = 2**24, 2**40
+"""The most sequences of a call that is explained, which are divided among threads one by one, and the most
+steps of each: the numbers of all steps, and of all pairs, are those of machine words.
+"""
 TITLES = {
     "once": "once",
     "sequence": "once per sequence",
@@ -88,12 +90,13 @@ def checked_size(
     None if nothing is given.
 
     Raises `InputError` for numbers that are not whole or less than 1, but for lengths of 0, for more than
-    `MOST_ROWS` rows, and for lengths beside other numbers.
+    `MOST_ROWS` rows or `MOST_STEPS` steps of one, and for lengths beside other numbers.
     """
     meaning = (
         "the number of {}, for which explain says how threads share a call, is a whole number from {} on"
     )
     of_rows = f"{meaning.format('rows', 1)}, up to {MOST_ROWS}"
+    of_steps = f"{meaning}, up to {MOST_STEPS}"
     if lengths is not None:
         if rows is not None or steps is not None:
             raise InputError(
@@ -105,7 +108,8 @@ def checked_size(
                 f"lengths lists the number of steps of each sequence, as [3, 0], not {short_repr(lengths)}"
             )
         each = tuple(
-            checked_integer(length, meaning.format("steps of each sequence", 0), 0) for length in lengths
+            checked_integer(length, of_steps.format("steps of each sequence", 0), 0, MOST_STEPS)
+            for length in lengths
         )
         if not each:
             raise InputError("lengths is empty: give the number of steps of at least one sequence")
@@ -113,7 +117,9 @@ def checked_size(
     if rows is None and steps is None:
         return None
     count = checked_integer(1 if rows is None else rows, of_rows, 1, MOST_ROWS)
-    longest = checked_integer(SHOWN.longest if steps is None else steps, meaning.format("steps", 1), 1)
+    longest = checked_integer(
+        SHOWN.longest if steps is None else steps, of_steps.format("steps", 1), 1, MOST_STEPS
+    )
     return CallSize(count, longest, count * longest)
 
 

@@ -142,11 +142,14 @@ class Report:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The target framework's settings that the converted weights need, by its own names and values."""
+        """The target framework's settings that the converted weights need, by its own names and values: not
+        those that it has where they are left out, and does not take, such as a `clip` of 0 in ONNX.
+        """
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for name, setting in self.layout.settings().items()
             for value in [getattr(self.target_semantics, name)]
+            if setting.unstated is None or value != setting.unstated
         }
 
     def as_json(self) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class Setting:
     name: the framework's name of the setting.
     values: the framework's values, by stepnet's values; None if the setting is a number.
     usual: the usual value, as stepnet's; None if there is none.
+    unstated: the value that the framework has where the setting is left out, and refuses; None for none.
 
     >>> Setting("linear_before_reset", {"after": 1, "before": 0}).text("after")
     'linear_before_reset=1'
@@ -69,6 +70,7 @@ class Setting:
     name: str
     values: Mapping[Any, Any] | None = None
     usual: Any = None
+    unstated: Any = None
 
     @property
     def allowed(self) -> frozenset[Any] | None:

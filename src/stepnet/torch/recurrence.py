@@ -176,7 +176,7 @@ class Recurrence(torch.nn.Module):
         """
         check_no_proxy(unknown)
         if unknown:
-            raise unknown_argument("a call of a Recurrence", Recurrence.forward, unknown, MEANT)
+            refuse_unknown(*unknown)
         run_call, found = Recurrence.run_call, None
         if state is None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             results, found = untraced(run_known)(self, input)
@@ -549,6 +549,12 @@ class Recurrence(torch.nn.Module):
         """Restores a copy or a pickled module; it gets a new name in graphs."""
         super().__setstate__(state)  # type: ignore[misc]
         self.prepare()
+
+
+@constant_in_graphs
+def refuse_unknown(*names: str) -> None:
+    """Raises `ArgumentError` for arguments that a call lacks, in traces of torch.compile too."""
+    raise unknown_argument("a call of a Recurrence", Recurrence.forward, names, MEANT)
 
 
 @constant_in_graphs

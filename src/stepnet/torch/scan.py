@@ -33,6 +33,7 @@ from stepnet.torch.recording import (
     called,
     check_forward_mode,
     check_no_proxy,
+    constant_in_graphs,
     makes_graph,
     refuse_script,
     run_pre_hooks,
@@ -155,7 +156,7 @@ class Scan(torch.nn.Module):
         """
         check_no_proxy(unknown)
         if unknown:
-            raise unknown_argument("a call of a Scan", Scan.forward, unknown, MEANT)
+            refuse_unknown(*unknown)
         whole = self.checkpoint is None and self.saved is None
         is_in_graph = makes_graph() and not stepnet_traces() and whole
         if is_in_graph and has_plain_tensors(x, initial, statics, self.engine):
@@ -405,3 +406,9 @@ def blank_of(tensor: Any) -> Any:
     under torch.func tensors cannot become arrays.
     """
     return np.empty(tensor.shape, DTYPES[tensor.dtype])
+
+
+@constant_in_graphs
+def refuse_unknown(*names: str) -> None:
+    """Raises `ArgumentError` for arguments that a call lacks, in traces of torch.compile too."""
+    raise unknown_argument("a call of a Scan", Scan.forward, names, MEANT)

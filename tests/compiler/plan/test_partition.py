@@ -340,11 +340,16 @@ def test_explain_says_how_threads_share_a_call():
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"rows": 0}, {"steps": -1}, {"rows": 2.5}, {"steps": "3"}, {"rows": 2**24 + 1}]
+    "sizes",
+    [
+        *({"rows": 0}, {"steps": -1}, {"rows": 2.5}, {"steps": "3"}, {"rows": 2**24 + 1}),
+        *({"steps": 2**40 + 1}, {"lengths": [3, 2**40 + 1]}),
+    ],
 )
 def test_explain_refuses_sizes_that_no_call_has(sizes: dict[str, Any]):
     rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(2, 4))
     (name,) = sizes
+    name = "steps of each sequence" if name == "lengths" else name
     with pytest.raises(InputError, match=f"the number of {name}, for which explain says how threads share"):
         rnn.explain(**sizes)
 

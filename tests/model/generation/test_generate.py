@@ -551,7 +551,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (sn.Stack([BACKWARD]), {}, "symbols follow one another: layer 0: a recurrence with reverse=True begins"),
     (sn.Bidirectional(NARROW, BACKWARD), {}, "symbols follow one another: a Bidirectional begins at a"),
     (ENDING, {}, "generated sequences end by stop=; make the recurrence without until="),
-    ("gru", {}, "rnn is an RNN, a Stack or a Graph, not a str"),
+    ("gru", {}, "rnn is an RNN, a Stack, a Bidirectional or a Graph, not 'gru': give a model such as"),
 ]
 
 

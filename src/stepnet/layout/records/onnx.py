@@ -17,7 +17,7 @@ NAMES = {
     "softplus": "Softplus",
     "elu": "Elu",
 }
-CLIP = Setting("clip", usual=0.0)
+CLIP = Setting("clip", usual=0.0, unstated=0.0)
 
 
 def activations(*fields: tuple[str, str]) -> dict[str, Setting]:

@@ -15,7 +15,6 @@ from stepnet.compiler.values.arguments import (
     checked_integers,
     function,
     is_integer,
-    kind,
 )
 from stepnet.compiler.values.dtypes import kind_of_dtype
 from stepnet.compiler.values.records import dataclass
@@ -23,7 +22,7 @@ from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import InputError, named
 from stepnet.model.compose import Layer, Stack
 from stepnet.model.generation.feeds import Feed, feeder
-from stepnet.model.model import Model
+from stepnet.model.model import Model, checked_model
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
 from stepnet.ragged import Ragged
@@ -137,9 +136,7 @@ class Writer:
 
         model, feed, scores, engine: the arguments `rnn`, `feed`, `scores` and `engine` of `generate`.
         """
-        if not isinstance(model, Model):
-            raise InputError(f"rnn is an RNN, a Stack or a Graph, not {kind(model)}")
-        order = model.engine_order(engine)
+        order = checked_model(model, "rnn is").engine_order(engine)
         if model.ends_early:
             raise InputError("generated sequences end by stop=; make the recurrence without until=")
         with named(FOLLOW):
