@@ -3,6 +3,7 @@
 bench/saved/*.json --> docs/comparison.md, the charts, and the summary in docs/benchmarks.md between two marks
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import ascii_lowercase
@@ -55,7 +56,30 @@ def with_summary(text: str, made: str) -> str:
 
 def page(processors: Sequence[Saved]) -> str:
     """Returns the text of the page with the results of all processors."""
-    return "\n".join([INTRODUCTION, *(section(processor) for processor in processors)]).rstrip() + "\n"
+    parts = [INTRODUCTION, *side_by_side(processors), *(section(processor) for processor in processors)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def side_by_side(processors: Sequence[Saved]) -> list[str]:
+    """Returns the lines of the table of the cases that several processors have, by group: the ratio to the
+    best peer on each of these.
+    """
+    found = [{(each.group, each.case): each for each in processor.cases} for processor in processors]
+    shared = [key for key, count in Counter(key for each in found for key in each).items() if count > 1]
+    columns = ["case, ratio", *map(title, processors)]
+    lines = ["## Side by side", ""]
+    for group in GROUPS.values():
+        cases = [case for case in group.cases if (group.name, case) in shared]
+        if not cases:
+            continue
+        lines += [f"### {group.title}: all processors", "", f"| {' | '.join(columns)} |"]
+        lines.append("|---" * len(columns) + "|")
+        for case in cases:
+            results = [each.get((group.name, case)) for each in found]
+            cells = [marked_ratio(result) if result else "-" for result in results]
+            lines.append(f"| {case} | {' | '.join(cells)} |")
+        lines.append("")
+    return lines
 
 
 def title(processor: Saved) -> str:
@@ -165,12 +189,17 @@ def peers_of(processor: Saved, results: Iterable[Repeated]) -> list[str]:
 
 def ratio(result: Repeated) -> str:
     """Formats the ratio to the best peer, that of each run, and its name: * if slower, ~ if disturbed."""
-    found, runs = result.ratio(result.best), result.ratios(result.best)
+    runs = result.ratios(result.best)
+    each = f"{', '.join(f'{ratio:.2f}' for ratio in runs)}; " if len(runs) > 1 else ""
+    return f"{marked_ratio(result)} ({each}{result.best})" if runs else "-"
+
+
+def marked_ratio(result: Repeated) -> str:
+    """Formats the ratio to the best peer: * if slower, ~ if disturbed."""
+    found = result.ratio(result.best)
     if found is None:
         return "-"
-    marks = ("*" if found < 1 else "") + ("~" if result.disturbed else "")
-    each = f"{', '.join(f'{ratio:.2f}' for ratio in runs)}; " if len(runs) > 1 else ""
-    return f"{found:.2f}{marks} ({each}{result.best})"
+    return f"{found:.2f}" + ("*" if found < 1 else "") + ("~" if result.disturbed else "")
 
 
 def summary(processors: Sequence[Saved]) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_steps import RandomStep, random_steps
 
 import stepnet as sn
-from stepnet.compiler.targets.cpu import host_processor
+from stepnet.compiler.targets.cpu import NAMED, host_processor
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, FiberLoop, Loop, ScanLoop, UnitLoop
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.records import Field
@@ -144,3 +144,15 @@ def test_a_value_whose_elements_lie_in_order_is_read_where_it_is() -> None:
     assert ScanLoop in kinds(lambda h: h)
     assert CopyLoop not in kinds(lambda h: h)
     assert CopyLoop in kinds(lambda h: np.swapaxes(h, -1, -2))
+
+
+@pytest.mark.parametrize(
+    ("processor", "units", "width"),
+    [("x86-64-v4", 8, 8), ("x86-64-v4", 9, 16), ("x86-64-v3", 4, 8), ("aarch64", 2, 4)],
+)
+def test_few_units_have_short_vectors_where_those_of_the_processor_take_longer(
+    processor: str, units: int, width: int
+):
+    """Also below more inputs, of which nothing is computed unit by unit."""
+    rnn = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(32, units, seed=0))
+    assert lowered(rnn.plan, NAMED[processor]).program.width == width
