@@ -7,7 +7,7 @@ memory. What is given of them is computed, not measured: the bytes that their ke
 rate of a copy; for Mamba its exponentials, at the rate of the GPU's instruction, if these take longer. So it
 is the least that they can take.
 
-Of gradients, the backward pass is given: its loops, and the gradient of the decays; not the elementwise work
+Of gradients, the backward pass is given: its loops, and the gradients of matrices that decay; not the work
 around them, which is a kernel or two for all steps.
 """
 
@@ -124,8 +124,10 @@ PLANNING = Planning(CudaEngine.pipeline, COSTS)
 
 
 def loop_time(plan: Plan, rows: int, facts: DeviceFacts, way: CudaPrecision) -> float:
-    """Returns the microseconds of a step of a loop."""
-    return loop_of(plan, rows, facts, CudaOptions(way)).microseconds
+    """Returns the microseconds of a step of a loop; of single blocks, which have no estimate of their own, as
+    any such loop takes.
+    """
+    return loop_of(plan, rows, facts, CudaOptions(way)).microseconds or time_of_blocks(plan, rows, facts)
 
 
 def forward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision) -> float:

@@ -92,11 +92,11 @@ def test_a_scan_computes_what_a_loop_does() -> None:
     check_same(decay(engine="placed"), DecayLoop(), on_padded, torch.randn(4, 5, 3))
 
 
-def attention() -> Any:
+def attention(decays: int = 1) -> Any:
     """A Scan of a decaying linear attention with 16 keys and values, and its own scale of keys."""
 
     def step(x: Any, S: Any, scale: Any) -> Any:
-        q, k, v, g = x[:, :16], x[:, 16:32] * scale, x[:, 32:48], x[:, 48:49]
+        q, k, v, g = x[:, :16], x[:, 16:32] * scale, x[:, 32:48], x[:, 48 : 48 + decays]
         S = np.exp(g)[:, :, None] * S + k[:, :, None] * v[:, None, :]
         return (S * q[:, :, None]).sum(1), S
 
@@ -104,39 +104,57 @@ def attention() -> Any:
     return stepnet.torch.Scan(sn.RNN(step, scale, memory=(16, 16)), engine="placed")
 
 
-class AttentionLoop(torch.nn.Module):
-    """The same as a loop of PyTorch's operations, over [batch, time, features]."""
+class AttentionCell(torch.nn.Module):
+    """A step of the same in PyTorch's operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, decays: int) -> None:
         super().__init__()
-        self.scale = torch.nn.Parameter(torch.linspace(0.1, 0.3, 16))
+        self.scale, self.decays = torch.nn.Parameter(torch.linspace(0.1, 0.3, 16)), decays
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor, S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v, g = x.split((16, 16, 16, self.decays), -1)
+        S = g.exp()[:, :, None] * S + (k * self.scale)[:, :, None] * v[:, None, :]
+        return (S * q[:, :, None]).sum(1), S
+
+
+def recurrence(decays: int) -> Any:
+    """A Recurrence of that cell."""
+    example = torch.zeros(1, 48 + decays), torch.zeros(1, 16, 16)
+    return stepnet.torch.Recurrence(AttentionCell(decays), example, batch_first=True, engine="placed")
+
+
+class AttentionLoop(AttentionCell):
+    """A loop of the cell over [batch, time, features]."""
+
+    def forward(self, x: torch.Tensor) -> Any:  # type: ignore[override]
         S, outputs = torch.zeros(len(x), 16, 16), list[torch.Tensor]()
-        for q, k, v, g in (each.split((16, 16, 16, 1), -1) for each in x.unbind(1)):
-            S = g.exp()[:, :, None] * S + (k * self.scale)[:, :, None] * v[:, None, :]
-            outputs.append((S * q[:, :, None]).sum(1))
+        for each in x.unbind(1):
+            output, S = super().forward(each, S)
+            outputs.append(output)
         return torch.stack(outputs, 1), S
 
 
-def test_gradients_of_a_matrix_run_in_chunks() -> None:
+@pytest.mark.parametrize("decays", [1, 16])
+@pytest.mark.parametrize("make", [attention, recurrence])
+def test_gradients_of_a_matrix_run_in_chunks(make: Any, decays: int) -> None:
     torch.manual_seed(4)
-    x = torch.randn(2, 20, 49) / 4
-    ours = attention()
-    found, right = (answers(module, module, x) for module in (ours, AttentionLoop()))
+    x = torch.randn(2, 20, 48 + decays) / 4
+    ours = make(decays)
+    found, right = (answers(module, module, x) for module in (ours, AttentionLoop(decays)))
     for one, other in zip(found, right, strict=True):
         assert_close(one, other, 20, 256)
-    assert "gradient of decays" in KERNELS
+    assert "gradients of a matrix" in KERNELS
     COPIES.clear()
     answers(ours, ours, x)
     assert not COPIES, "zeros for memories that are not given are made on the device"
 
 
-def test_the_second_derivative_of_a_matrix_is_that_of_a_loop() -> None:
+@pytest.mark.parametrize("decays", [1, 16])
+def test_the_second_derivative_of_a_matrix_is_that_of_a_loop(decays: int) -> None:
     torch.manual_seed(5)
-    x = (torch.randn(2, 4, 49) / 4).requires_grad_()
+    x = (torch.randn(2, 4, 48 + decays) / 4).requires_grad_()
     found = list[torch.Tensor]()
-    for module in (attention(), AttentionLoop()):
+    for module in (attention(decays), AttentionLoop(decays)):
         outputs, last = module(x)
         (slope,) = torch.autograd.grad(outputs.square().sum() + last.sum(), x, create_graph=True)
         found += torch.autograd.grad(slope.square().sum(), x)

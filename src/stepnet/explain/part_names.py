@@ -75,7 +75,7 @@ def describe_part(part: Part, schedule: Schedule) -> str:
         return f"steps {order} at {extent_text(schedule.net.type_of(part.results[0]).extent)}"
     if operation == "matrix_gradients":
         at = extent_text(schedule.net.type_of(part.results[0]).extent)
-        return f"gradients of the decays of a matrix at {at}"
+        return f"gradients of a matrix that decays at {at}"
     if operation == "extend":
         own = Extension.of(part.node.attributes)
         at = extent_text(schedule.net.type_of(part.reads[0]).extent)

@@ -102,7 +102,7 @@ class TargetMemory(Protocol[Kind]):
         ...
 
     def matrix_gradients(self, operands: DecayOperands[Kind], offsets: Array, reverse: bool) -> Kind:
-        """Computes the gradients of the decays of a matrix. offsets: where each sequence begins and ends.
+        """Computes the gradients of a matrix that decays. offsets: where each sequence begins and ends.
         reverse: whether they run from their last step.
         """
         ...
@@ -163,7 +163,7 @@ class HostMemory:
         return PAIRED[operation](first, second, pairs, over)
 
     def matrix_gradients(self, operands: DecayOperands[Array], offsets: Array, reverse: bool) -> Array:
-        """Computes the gradients of the decays of a matrix."""
+        """Computes the gradients of a matrix that decays."""
         return matrix_gradients(operands, offsets, reverse)
 
 

@@ -145,7 +145,7 @@ def explained(step: MatrixStep, **options: Any) -> str:
 def test_explain_says_whether_a_gradient_runs_in_chunks() -> None:
     said = explained(gated_delta())
     assert SAID in said
-    assert "gradients of the decays of a matrix at rows/steps" in said
+    assert "gradients of a matrix that decays at rows/steps" in said
     refused = explained(gated_delta(2, 41, 32))
     assert "not in chunks: 41 keys and 32 values of a head: chunks take multiples of 16" in refused
 
@@ -158,6 +158,8 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     assert "128 keys and 128 values: gradients of decays" in small(
         MatrixSizes(128, 128, 2, 1, has_decay=True)
     )
+    of_a100 = TrainedChunks(163 * 1024)
+    assert of_a100(MatrixSizes(128, 128, 2, 1, has_decay=True, by_key=True)) == ""
     assert "chunks take multiples of 16" in small(MatrixSizes(16, 272, 1, 1, has_decay=False))
 
 
@@ -219,7 +221,7 @@ def test_gradients_of_the_last_matrix_alone() -> None:
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
 
 
-# ---- the gradient of decays alone
+# ---- the gradients of a matrix alone
 
 
 def random_operands(
@@ -357,6 +359,15 @@ def test_the_estimate_grows_with_the_sequences() -> None:
     few, many = (decay_time(form, rows, 8, DEVICE) for rows in (16, 64))
     assert 0.1 < few < many / 2
     assert decay_form(2, 1, 256, 256, "float32", DEVICE.shared) is None
+
+
+def test_sums_over_steps_are_no_loops() -> None:
+    """The gradients of A and D of Mamba-2 are sums over the steps of each sequence."""
+    rnn = mamba2().rnn()
+    rnn({name: x[None] for name, x in mamba2().values(2).items()})
+    net = halves(vjp(rnn.net, chunks=lambda _: ""), len(rnn.net.inputs), len(rnn.net.results)).backward
+    kinds = [part.kind for part in schedule(net, Planning(CudaEngine.pipeline, COSTS)).parts]
+    assert kinds.count("recurrence") == 1
 
 
 # ---- registers

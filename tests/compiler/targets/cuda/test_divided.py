@@ -2,6 +2,7 @@
 steps. In emulation, beside the interpreter in float64.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_a_matrix_that_decays_by_another_memory_runs_in_chunks(
     alone, _ = rnn(third, {name: array[3:4] for name, array in begin.items()}, own, engine=ENGINE)
     for name, found in as_dict(alone).items():
         assert found.tobytes() == as_dict(outputs)[name][sum(LENGTHS[:3]) :].tobytes()
+
+
+def test_explain_has_the_time_of_each_loop() -> None:
+    """That of n is one of units alone: a small part of those of m and of the matrix."""
+    text = " ".join(
+        mlstm_after(mlstm(), values(SHAPES, 2, 5))
+        .explain(engine="cuda-emulated", rows=16, steps=1000)
+        .split()
+    )
+    whole, *each = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) us predicted", text)]
+    assert len(each) == 3
+    assert 0 <= whole - sum(each) <= 2
+    assert "units are alone; 0.0" in text
 
 
 def test_streams_of_divided_recurrences_go_on_from_step_to_step() -> None:

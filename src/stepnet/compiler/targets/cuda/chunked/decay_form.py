@@ -95,6 +95,11 @@ class DecayForm:
         return self.steps + 8
 
     @property
+    def made_over_r(self) -> bool:
+        """Tells whether gradients are written over the cotangents of the reads, which nothing reads then."""
+        return self.by_key and self.reads > self.writes and self.values >= self.keys
+
+    @property
     def gradients(self) -> int:
         """The numbers of a step of a head in the result."""
         return (self.reads + self.writes) * self.keys + self.decay_keys
@@ -113,7 +118,7 @@ class DecayForm:
 
         Where each key decays by itself, pairs are (dr_u w_s) of each read and write, and decays the products
         of all steps; ahead and behind are those of each read and each write, without the vectors of keys, and
-        then ahead dx. made: da, and dp of each write.
+        then ahead dx. made: da, and dp of each write, over r where it is as long.
         """
         steps, reads, writes = self.steps, self.reads, self.writes
         sizes = {
@@ -130,7 +135,7 @@ class DecayForm:
                 "pairs": reads * writes * steps * self.pair_row,
                 "ahead": (reads * steps + 1) * self.key_row,
                 "behind": writes * steps * self.key_row,
-                "made": (writes + 1) * steps * self.key_row,
+                "made": 0 if self.made_over_r else (writes + 1) * steps * self.key_row,
                 "decays": self.keys,
             }
         else:
@@ -142,7 +147,8 @@ class DecayForm:
                 "decays": (steps + 1) * (steps + 1),
                 "beyond": 2,
             }
-        return begins_of(sizes)
+        begins = begins_of(sizes)
+        return {**begins, "made": begins["r"]} if self.made_over_r else begins
 
     @property
     def shared(self) -> int:

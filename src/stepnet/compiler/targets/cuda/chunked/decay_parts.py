@@ -2,7 +2,6 @@
 matrices of a chunk, their products with vectors, and stores.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from llvmlite import ir
@@ -18,6 +17,7 @@ from stepnet.compiler.targets.cuda.chunked.tiles import (
     ZERO,
     ChunkSide,
     Scale,
+    Store,
     TileTerm,
     TileWriter,
 )
@@ -57,7 +57,7 @@ class DecayPartWriter:
         """Begins the kernel."""
         self.form = form
         names = [f"{name}{n}" for name, many in self.counts().items() for n in range(many)]
-        self.code = PlaceWriter("gradient of decays", [*DECAY_WORDS, *names])
+        self.code = PlaceWriter("gradients of a matrix", [*DECAY_WORDS, *names])
         self.arrays = SharedArrays(self.code, form.places)
         self.tiles = TileWriter(self.code, form.way, is_anew=True)
 
@@ -186,13 +186,13 @@ class DecayPartWriter:
             kept = self.kept_at(own, chunk)
             of_matrix = ChunkMoves(code, self.arrays, THREADS, lambda key: key)
 
-            def element(value: Value, key: Value) -> Value:
+            def of_after(value: Value, key: Value) -> Value:
                 """Writes a load of a number of dS."""
                 at = code.summed(code.multiplied(key, form.values), value)
                 place = code.element(DTYPE, code.pointer("scratch"), code.add(kept, at))
                 return load_vector(code, DTYPE, 1, place, code.alignment(value, 4, ALIGNED))
 
-            of_matrix.read(form.keys, form.values, "after", 0, form.value_row, element)
+            of_matrix.read(form.keys, form.values, "after", 0, form.value_row, of_after)
             of_matrix.write()
         moves.write()
 
@@ -280,9 +280,7 @@ class DecayPartWriter:
         right = self.arrays.at(b, (self.row(numbers[1], column), width))
         return ChunkSide(left, 4 * width, 4), ChunkSide(right, 4 * width, 4)
 
-    def end_term(
-        self, of_writes: bool, number: int, kept: Value, store: Callable[[Value, Value, Value], Value | None]
-    ) -> TileTerm:
+    def end_term(self, of_writes: bool, number: int, kept: Value, store: Store) -> TileTerm:
         """Writes the products of vectors of values with the matrix at an end of the chunk: of a read with S
         ahead of it; of a write with dS behind it, which lies at `kept` in `scratch`.
         """

@@ -1,6 +1,5 @@
 """Writes the kernel of the gradients of a matrix whose heads decay (`chunked/decay_form.py`)."""
 
-from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -17,12 +16,17 @@ from stepnet.compiler.targets.cuda.chunked.tiles import (
     ZERO,
     ChunkSide,
     Scale,
+    Store,
     TileTerm,
     are_within,
 )
 from stepnet.compiler.targets.cuda.device import DeviceCode
 
 Value = ir.Value
+
+
+def not_yet(row: Value, column: Value, value: Value) -> None:
+    """Writes nothing: other terms are added to the value."""
 
 
 def decay_code(form: DecayForm) -> DeviceCode:
@@ -202,14 +206,15 @@ class DecayWriter(DecayPartWriter):
                 place = form.reads + number if of_writes else number
                 self.keep_result(own, chunk, row, place, column, whole)
 
-            others = [self.inner_term(of_writes, number, n, depth) for n in range(counts[not of_writes])]
-            others[-1] = replace(others[-1], store=shown)
+            count = counts[not of_writes]
+            stores: list[Store] = [*[not_yet] * (count - 1), shown]
+            others = [self.inner_term(of_writes, number, n, depth, stores[n]) for n in range(count)]
             self.tiles.write_terms(
                 form.steps, form.keys, [self.end_term(of_writes, number, kept, ended), *others]
             )
         self.multiply_both(kept, form.steps)
 
-    def inner_term(self, of_writes: bool, number: int, other: int, depth: Value) -> TileTerm:
+    def inner_term(self, of_writes: bool, number: int, other: int, depth: Value, store: Store) -> TileTerm:
         """Writes the inner products of a read, or of a write, and those of the other kind, times the others'
         vectors of keys.
         """
@@ -225,7 +230,7 @@ class DecayWriter(DecayPartWriter):
             strides = (4 * form.inner_row, 4) if of_writes else (4, 4 * form.inner_row)
             return ChunkSide(left, *strides), ChunkSide(right, 4, 4 * form.key_row)
 
-        return TileTerm(depth, sides, lambda *_: None)
+        return TileTerm(depth, sides, store)
 
     def added(self, of_writes: bool, number: int, step: Value, key: Value, first: Value) -> Value:
         """Writes a gradient at a step and a key as its first term and those of all later steps, of a write,

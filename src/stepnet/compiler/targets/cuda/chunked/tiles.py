@@ -19,6 +19,7 @@ Value = ir.Value
 DTYPE = "float32"
 ONE, ZERO = ir.Constant(F32, 1.0), ir.Constant(F32, 0.0)
 Scale = Callable[[Value, Value], Value]
+Store = Callable[[Value, Value, Value], Value | None]
 MOST_WRITTEN = 2.0**127
 """The largest number that 0 times it is 0 on tensor cores, which round it."""
 
@@ -46,7 +47,7 @@ class TileTerm:
 
     depth: int | Value
     sides: Callable[[Value, Value], tuple[ChunkSide, ChunkSide]]
-    store: Callable[[Value, Value, Value], Value | None]
+    store: Store
 
 
 def are_within(code: PlaceWriter, numbers: Sequence[Value]) -> Value:
