@@ -4,8 +4,8 @@
 
 flash-linear-attention and mamba_ssm compute these in several kernels, with values between them in main
 memory. What is given of them is computed, not measured: the bytes that their kernels read and write, at the
-rate of a copy; for Mamba its exponentials, at the rate of the GPU's instruction, if these take longer. So it
-is the least that they can take.
+rate of a copy; for Mamba the instructions of its kernel, one in a cycle of each scheduler, which take longer.
+So it is the least that they can take.
 
 Of gradients, the backward pass is given: its loops, and the gradients of matrices that decay; not the work
 around them, which is a kernel or two for all steps.
@@ -38,8 +38,14 @@ CHUNK = 64
 """The steps of a chunk of the other kernels."""
 BYTES = 2.97e6
 """The bytes of a copy in a microsecond, as measured on an H100."""
-EXPONENTIALS = 132 * 16 * 1.98e3
-"""The exponentials of an H100 in a microsecond: 16 for each multiprocessor and cycle."""
+ISSUED = 132 * 4 * 1.98e3
+"""The instructions of warps that an H100 issues in a microsecond: one for each scheduler and cycle."""
+SCANNED = {4: 241.0, 2: 284.0}
+"""The instructions of a warp of mamba_ssm's forward kernel for a step of 32 channels with 16 states, by the
+bytes of a number of its inputs: in the machine code that nvcc 13 makes of it for 9.0, as for sequences of
+513 to 1024 steps, without softplus and gate. A thread has 16 steps of a channel: of each state 227 (267)
+instructions or more, of which 16 are exponentials and 109 multiply, and 231 (276) besides.
+"""
 WAYS: tuple[CudaPrecision, ...] = "float32", "tf32", "bfloat16"
 
 
@@ -48,7 +54,7 @@ class MatrixCase:
     """A cell with its memory, the shapes of its inputs, and its parameters.
 
     vectors, states: how often the other kernels read or write a vector of each head, and the matrix of each
-        chunk. exponentials: of a step. back: vectors and states of the backward pass. further: its memories
+        chunk. channels: of Mamba. back: vectors and states of the backward pass. further: its memories
         besides the matrix, if it has some, by name.
     """
 
@@ -59,7 +65,7 @@ class MatrixCase:
     params: Any = None
     vectors: int = 0
     states: int = 0
-    exponentials: int = 0
+    channels: int = 0
     back: tuple[int, int] = (0, 0)
     further: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
@@ -68,7 +74,7 @@ class MatrixCase:
         matrix = int(np.prod(self.memory))
         vectors, states = self.back if is_back else (self.vectors, self.states)
         moved = size * (vectors * matrix / self.memory[-2] + states * matrix / CHUNK)
-        return rows * max(moved / BYTES, self.exponentials / EXPONENTIALS)
+        return rows * max(moved / BYTES, self.channels / 32 * SCANNED[size] / ISSUED)
 
     def model(self) -> sn.RNN:
         """Returns the recurrence, which knows its inputs."""
@@ -113,10 +119,7 @@ def cases() -> list[MatrixCase]:
     made.append(MatrixCase("mamba2 64", sn.cells.mamba2, (8, 64, 64), ssd, numbers, 7, 4, back=(19, 10)))
     scan = {"x": (1024,), "dt": (1024,), "B": (16,), "C": (16,)}
     each = {"A": -np.ones((1024, 16), "f4"), "D": np.ones(1024, "f4")}
-    count = 1024 * 16
-    made.append(
-        MatrixCase("mamba 1024 x 16", sn.cells.mamba, (1024, 16), scan, each, 3 * 1024 // 16, 0, count)
-    )
+    made.append(MatrixCase("mamba 1024 x 16", sn.cells.mamba, (1024, 16), scan, each, 192, 0, 1024))
     return made
 
 

@@ -22,6 +22,7 @@ from stepnet.compiler.targets.cuda import (
     ChunkForm,
     ChunkWriter,
     CudaOptions,
+    CudaPrecision,
     DevicePositions,
     EmulatedDevice,
     LoopCode,
@@ -508,12 +509,13 @@ CASES: dict[str, Callable[[], MatrixStep]] = {
 }
 
 
-def row(name: str, precision: str) -> dict[str, int | str]:
+def row(name: str, precision: CudaPrecision) -> dict[str, int | str]:
     """The report of ptxas on a kernel."""
     plan = CASES[name]().plan()
     found = chunk_choices(plan, 16, DEVICE, precision)
     rows = 64 if name.endswith("64 sequences") else 16
-    loop = loop_of(plan, rows, DEVICE).loop if isinstance(found, str) else chunk_code(plan, found[0].form)
+    alone = loop_of(plan, rows, DEVICE, CudaOptions(precision)).loop
+    loop = alone if isinstance(found, str) else chunk_code(plan, found[0].form)
     made = assembled(loop.code)
     return {
         "schedule": loop.schedule,
@@ -527,7 +529,7 @@ def row(name: str, precision: str) -> dict[str, int | str]:
 @pytest.mark.long(every=10)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CASES)
-def test_registers_are_those_of_the_table(name: str, precision: str) -> None:
+def test_registers_are_those_of_the_table(name: str, precision: CudaPrecision) -> None:
     table, found = json.loads(TABLE.read_text()), row(name, precision)
     assert found["spilled"] in range(49)  # places, of loops that have all 128 registers
     assert found["schedule"] == table[f"{name}, {precision}"]["schedule"]
@@ -536,5 +538,6 @@ def test_registers_are_those_of_the_table(name: str, precision: str) -> None:
 
 
 if __name__ == "__main__":
-    rows = {f"{name}, {way}": row(name, way) for name in CASES for way in ("float32", "bfloat16")}
+    ways: tuple[CudaPrecision, ...] = "float32", "bfloat16"
+    rows = {f"{name}, {way}": row(name, way) for name in CASES for way in ways}
     TABLE.write_text(json.dumps({MADE_BY: compilers(), **rows}, indent=1) + "\n")

@@ -55,7 +55,7 @@ def written_so(name: str) -> MatrixStep:
         S, read = WRITTEN[name](S, x)
         return READS[read](S, x), S
 
-    shapes = dict.fromkeys(("q", "k", "v", "keep"), (32,))
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("q", "k", "v", "keep"), (32,))
     return MatrixStep(step, (32, 32), shapes, unit="k", rates="keep")
 
 

@@ -28,7 +28,7 @@ from stepnet.compiler.values.records import dataclass
 LINEAR = ("add", "subtract", "negative", "multiply", "divide", "transpose")
 """Operations whose result is linear in a memory if their operand, a matrix, is linear in it."""
 SCALED = "multiply", "divide"
-"""Those of them of which one operand alone may be linear in it, the first one of a quotient."""
+"""Operations among them of which one operand alone may be linear in it, the first one of a quotient."""
 
 
 @dataclass(frozen=True)

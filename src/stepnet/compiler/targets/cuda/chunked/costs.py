@@ -46,10 +46,14 @@ WRITTEN = 3
 """The instructions of a step that store what it writes, as in machine code of a delta rule."""
 DECAYED = 5
 """The instructions for a product of decays, as in machine code."""
-KEPT = 8
-"""The instructions that change a number in shared memory, with its places."""
-SPLIT = {"float32": 5, "tf32": 4, "bfloat16": 3}
-"""The instructions for a register of an operand: loads, and what makes of it what is multiplied."""
+KEPT, TURN, UNROLLED = 4, 10, 300
+"""The instructions that change a number in shared memory, with its places; those of a turn of the loop over k
+besides operands, products and sums; and of how many a loop is written out instead. All as in machine code.
+"""
+SPLIT = {"float32": 4, "tf32": 4, "bfloat16": 3}
+"""The instructions for a register of an operand, as in machine code: loads, and what makes of it what is
+multiplied.
+"""
 SCALED = 2
 """The further instructions for a register of an operand that is multiplied by decays."""
 ADDRESSES = 12
@@ -153,8 +157,10 @@ def chunk_time(form: ChunkForm, facts: TensorFacts, used: int = 1) -> ChunkTime:
     by_key, later = form.rule.by_key, form.later
     within = form.span // TILE_COLUMNS if by_key else MOST_TILES
     products = [
-        tile_instructions(reads * steps, form.columns, form.keys, form.way, warps, scaled=by_key),
-        tile_instructions(reads * later, writes * later, form.keys, form.way, warps, within, scaled=by_key),
+        tile_instructions(reads * steps, form.columns, form.keys, form.way, warps, scaled=by_key, paired=1),
+        tile_instructions(
+            reads * later, writes * later, form.keys, form.way, warps, within, scaled=by_key, paired=2
+        ),
         tile_instructions((reads - form.solved) * steps, form.columns, writes * steps, form.way, warps),
         tile_instructions(form.keys, form.columns, writes * steps, form.way, warps, scaled=form.has_products),
     ]
@@ -214,10 +220,12 @@ def tile_instructions(
     warps: int,
     most: int = MOST_TILES,
     scaled: bool = False,
+    paired: int = 0,
 ) -> float:
     """Returns the instructions of the busiest of some warps for [rows, depth] @ [depth, columns].
 
-    most: of tiles beside each other. scaled: whether the left side is multiplied by decays.
+    most: of tiles beside each other. scaled: whether the left side is multiplied by decays. paired: the sides
+    of which two numbers are one load: none, the left one, or both.
     """
     if not rows:
         return 0.0
@@ -226,8 +234,11 @@ def tile_instructions(
     registers, tiles = DEPTH // TENSOR_WAYS[way].depth, below * beside
     terms = 1 + len(TENSOR_WAYS[way].small)
     operands = (4 * below + 2 * beside) * SPLIT[way] + (4 * below * SCALED if scaled else 0)
+    operands -= sum((4 * below, 2 * beside)[:paired]) * TENSOR_WAYS[way].depth / 16
     each = registers * (operands + tiles * terms) + 4 * tiles
-    return tasks * (depth / DEPTH * each + 4 * tiles * KEPT)
+    turns = depth / DEPTH
+    each += TURN if turns * each > UNROLLED else 0
+    return tasks * (turns * each + 4 * tiles * KEPT)
 
 
 def fastest(choices: Iterable[ChunkChoice], steps: int) -> ChunkChoice:

@@ -171,11 +171,16 @@ class ChunkForm:
     @property
     def key_row(self) -> int:
         """The length of a row of vectors."""
-        return self.keys + 4
+        return self.keys + 8
+
+    @property
+    def matrix_row(self) -> int:
+        """The length of a row of the matrix."""
+        return self.columns + 4
 
     @property
     def value_row(self) -> int:
-        """The length of a row of the matrix, and of what is read and written."""
+        """The length of a row of what is read and written."""
         return self.columns + 8
 
     @property
@@ -232,7 +237,7 @@ class ChunkForm:
         reads, writes, steps = len(self.reads), self.writes, self.steps
         sizes = {
             "vectors": self.vectors * steps * self.key_row,
-            "matrix": self.keys * self.value_row,
+            "matrix": self.keys * self.matrix_row,
             "read": reads * steps * self.value_row,
             "written": writes * steps * self.value_row,
             "values": len(self.wide) * steps * self.value_row,

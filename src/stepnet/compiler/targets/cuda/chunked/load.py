@@ -87,7 +87,7 @@ class ChunkLoadWriter(LoopWriter):
                 return [converted(code, code.read_element(given, code.pointer("m0"), place), given, DTYPE)]
 
             (element,) = code.either(is_given, read, [ZERO])
-            self.arrays.write(element, "matrix", (key, form.value_row), (value, 1))
+            self.arrays.write(element, "matrix", (key, form.matrix_row), (value, 1))
 
     def end_matrix(self, lane: LaneTurn) -> None:
         """Writes the final matrix of a sequence that ends to its array."""
@@ -97,7 +97,7 @@ class ChunkLoadWriter(LoopWriter):
         wanted = code.and_(lane.ends, wanted)
         with code.when(wanted), code.over_threads(form.keys * form.columns) as index:
             key, value = code.divided(index, form.columns)
-            element = self.arrays.read("matrix", (key, form.value_row), (value, 1))
+            element = self.arrays.read("matrix", (key, form.matrix_row), (value, 1))
             place = code.add(code.multiplied(lane.row, size), self.matrix_index(key, value))
             code.write_element(made, converted(code, element, DTYPE, made), code.pointer("f0"), place)
 

@@ -48,7 +48,7 @@ class ChunkProductWriter(ChunkDecayWriter):
         def of_matrix(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
             """Writes the sides of a product with the matrix."""
             scale = self.decay_of_keys(integer(0), self.span_of(code.divided(row, steps)[1]))
-            return left(row, scale), ChunkSide(self.arrays.at("matrix", (column, 1)), 4, 4 * form.value_row)
+            return left(row, scale), ChunkSide(self.arrays.at("matrix", (column, 1)), 4, 4 * form.matrix_row)
 
         def of_vectors(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
             """Writes the sides of a product with the vectors of writes."""
@@ -73,8 +73,8 @@ class ChunkProductWriter(ChunkDecayWriter):
             with code.when(is_earlier) if self.rule.by_key else nullcontext():
                 self.arrays.write(value, "inner", (at, form.step_row), (step, 1))
 
-        self.tiles.write(reads * steps, form.columns, form.keys, of_matrix, read)
-        self.tiles.write(reads * count, writes * count, form.keys, of_vectors, inner, most)
+        self.tiles.write(reads * steps, form.columns, form.keys, of_matrix, read, pairs=True)
+        self.tiles.write(reads * count, writes * count, form.keys, of_vectors, inner, most, True)
 
     def add_later_reads(self) -> None:
         """Writes what the steps read of what earlier ones wrote, where that was not solved.
@@ -146,7 +146,7 @@ class ChunkProductWriter(ChunkDecayWriter):
 
         def store(row: Value, column: Value, value: Value) -> None:
             """Writes an element of the matrix."""
-            at = (row, form.value_row), (column, 1)
+            at = (row, form.matrix_row), (column, 1)
             decayed = self.decay_between(integer(0), end, row)
             if self.rule.by_value:
                 decayed = self.arrays.read("ahead", (column, 1))

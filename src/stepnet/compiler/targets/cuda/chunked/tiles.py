@@ -17,6 +17,7 @@ from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
 DTYPE = "float32"
+TWO = ir.VectorType(F32, 2)
 ONE, ZERO = ir.Constant(F32, 1.0), ir.Constant(F32, 0.0)
 Scale = Callable[[Value, Value], Value]
 Store = Callable[[Value, Value, Value], Value | None]
@@ -43,11 +44,13 @@ class TileTerm:
     sides: takes the first row and column of a tile; writes where both sides begin there.
     store: takes the row, the column and a number of the sum of the terms so far; returns that with which the
         next term is added up, if there is one.
+    pairs: whether a lane has k side by side, two of which are one load where they lie so; else every fourth.
     """
 
     depth: int | Value
     sides: Callable[[Value, Value], tuple[ChunkSide, ChunkSide]]
     store: Store
+    pairs: bool = False
 
 
 def are_within(code: PlaceWriter, numbers: Sequence[Value]) -> Value:
@@ -79,14 +82,15 @@ class TileWriter:
         sides: Callable[[Value, Value], tuple[ChunkSide, ChunkSide]],
         store: Callable[[Value, Value, Value], None],
         most: int = MOST_TILES,
+        pairs: bool = False,
         follows: bool = False,
     ) -> None:
         """Writes products of [rows, depth] and [depth, columns], whose tiles the warps share.
 
-        sides, store: of a term. most: tiles beside each other that have the same sides. follows: whether it
-        begins with the warps behind those of the product before, beside which it runs.
+        sides, store, pairs: of a term. most: tiles beside each other that have the same sides. follows:
+            whether it begins with the warps behind those of the product before, beside which it runs.
         """
-        self.write_terms(rows, columns, [TileTerm(depth, sides, store)], most, follows)
+        self.write_terms(rows, columns, [TileTerm(depth, sides, store, pairs)], most, follows)
 
     def write_terms(
         self,
@@ -118,17 +122,21 @@ class TileWriter:
                 right = term.sides(row, column)[1]
 
                 def turn(
-                    k: Value, totals: list[Value], lefts: list[ChunkSide] = lefts, right: ChunkSide = right
+                    k: Value,
+                    totals: list[Value],
+                    lefts: list[ChunkSide] = lefts,
+                    right: ChunkSide = right,
+                    pairs: bool = term.pairs,
                 ) -> list[Value]:
                     """Writes the products of `DEPTH` k."""
                     steps = range(0, DEPTH, self.share.way.depth)
                     b = [
-                        [self.operand(right, k, n, TILE_COLUMNS * tile, 1, quad, place) for n in steps]
+                        [self.operand(right, k, n, TILE_COLUMNS * tile, 1, quad, place, pairs) for n in steps]
                         for tile in range(beside)
                     ]
                     made = list[Value]()
                     for left in lefts:
-                        a = [self.operand(left, k, n, 0, 2, quad, place) for n in steps]
+                        a = [self.operand(left, k, n, 0, 2, quad, place, pairs) for n in steps]
                         made += self.share.products(a, b)
                     return [code.fadd(x, y) for x, y in zip(totals, made, strict=True)]
 
@@ -143,31 +151,52 @@ class TileWriter:
                     found[index] = value if kept is None else kept
 
     def operand(
-        self, side: ChunkSide, k: Value, further: int, row: int, count: int, quad: Value, place: Value
+        self,
+        side: ChunkSide,
+        k: Value,
+        further: int,
+        row: int,
+        count: int,
+        quad: Value,
+        place: Value,
+        pairs: bool,
     ) -> Operand:
-        """Writes loads of a lane's registers of an operand, as `TensorShare.operand` has them.
+        """Writes loads of a lane's registers of an operand. A product is a sum over its k in any order, which
+        is the same on both sides: each register has one of them, or two of bfloat16.
 
         k, further: the first k of the product, which is the sum. row: the first row of the side, or column.
-        count: 2 for the left side, of 16 rows; 1 for the right one.
+        count: 2 for the left side, of 16 rows; 1 for the right one. pairs: as in `TileTerm`.
         """
         code, packed = self.code, self.share.way.depth // 8
-        first_k = code.add(k, code.add(code.multiplied(place, packed), integer(further)))
+        first_k = code.add(k, integer(further))
+        first_k = code.add(first_k, code.multiplied(place, 2) if pairs else place)
 
-        def number(k_there: int, more: int) -> Value:
-            """Writes a load of a number, `more` rows on."""
-            at = code.add(first_k, integer(k_there))
+        def at(n: int, more: int) -> tuple[Value, Value, Value]:
+            """Writes the row, the k and the address of the lane's number n of a row, `more` rows on."""
+            own_k = code.add(first_k, integer(8 * (n // 2) + n % 2 if pairs else 4 * n))
             own = code.add(quad, integer(row + more))
-            offset = code.add(code.multiplied(own, side.row), code.multiplied(at, side.k))
-            value = code.read(F32, code.at(side.first, offset), 4)
-            return value if side.scale is None else code.fmul(value, side.scale(own, at))
+            offset = code.add(code.multiplied(own, side.row), code.multiplied(own_k, side.k))
+            return own, own_k, code.at(side.first, offset)
 
-        places = [(k_there, 8 * n) for k_there in (0, 4 * packed) for n in range(count)]
+        def numbers(more: int) -> list[Value]:
+            """Writes loads of all numbers of a row."""
+            places = [at(n, more) for n in range(2 * packed)]
+            if pairs and side.k == 4:
+                twos = [code.read(TWO, address, 8) for _, _, address in places[::2]]
+                loaded: list[Value] = [code.extract_element(x, integer(n)) for x in twos for n in range(2)]
+            else:
+                loaded = [code.read(F32, address, 4) for _, _, address in places]
+            if side.scale is None:
+                return loaded
+            return [code.fmul(x, side.scale(*where[:2])) for x, where in zip(loaded, places, strict=True)]
+
+        rows = [numbers(8 * n) for n in range(count)]
+        groups = [each[packed * half : packed * half + packed] for half in range(2) for each in rows]
         terms = self.share.way.left if count == 2 else self.share.way.right
-        if packed == 1 and terms == 2:
-            # What tf32 leaves is cut off by the tensor cores themselves.
-            numbers = [number(*each) for each in places]
-            near = [code.function_call("tf32", F32, [x]) for x in numbers]
-            return [near, [code.fsub(x, y) for x, y in zip(numbers, near, strict=True)]]
-        if packed == 1:
-            return self.share.in_tf32([number(*each) for each in places], terms)
-        return self.share.in_bfloat16([[number(k, more), number(k + 1, more)] for k, more in places], terms)
+        if packed == 2:
+            return self.share.in_bfloat16(groups, terms)
+        flat = [value for (value,) in groups]
+        if terms == 2:  # what tf32 leaves is cut off by the tensor cores themselves
+            near = [code.function_call("tf32", F32, [x]) for x in flat]
+            return [near, [code.fsub(x, y) for x, y in zip(flat, near, strict=True)]]
+        return self.share.in_tf32(flat, terms)
