@@ -190,12 +190,12 @@ LEFT = pytest.StashKey[dict[str, tuple[str, int, int]]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long each n-th case alone of a test marked `long(every=n)`, or of the tests of a file that
-    have one `of`; of a test marked `long(each=True)` few cases that have each row of each `parametrize`, and
-    of one marked `long(pairs=True)` few that have each two rows of two of them; and of a property marked
-    `long(examples=n)` that many examples; and of all that the share that `--share` says. Without oneDNN the
-    examples of its own pages are skipped, and
-    elsewhere than on Linux those of libraries for C. What runs on Ray is first.
+    """Without --long no row of a table that is marked `long` itself; each n-th case alone of a test marked
+    `long(every=n)`, or of the tests of a file that have one `of`; of a test marked `long(each=True)` few
+    cases that have each row of each `parametrize`, and of one marked `long(pairs=True)` few that have each
+    two rows of two of them; of a property marked `long(examples=n)` that many examples; and of all that the
+    share that `--share` says. Without oneDNN the examples of its own pages are skipped, and elsewhere than on
+    Linux those of libraries for C. What runs on Ray is first.
     """
     items.sort(key=lambda item: not uses_ray(item))
     skip_without_onednn(items)
@@ -204,17 +204,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.long:
         return
     places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()
+    all_cases = Counter(item.nodeid.partition("[")[0] for item in items)
     grids = defaultdict[str, dict[pytest.Item, frozenset[object]]](dict)
     config.stash[LEFT] = {}
     for item in items:
         name = item.nodeid.partition("[")[0]
         marks = {key: mark for mark in item.iter_markers("long") for key in mark.kwargs}
+        row: list[pytest.Mark] = getattr(vars(item).get("callspec"), "marks", [])
+        is_row = any(mark.name == "long" and not mark.kwargs for mark in row)
         if mark := marks.get("every"):
             table = item.path, mark.kwargs.get("of", name)
             if places[table] % mark.kwargs["every"]:
                 left[item] = name
             places[table] += 1
             cases[name] += 1
+        elif is_row:
+            left[item] = name
         elif mark := marks.get("each") or marks.get("pairs"):
             rows: list[str] = vars(item)["callspec"]._idlist  # by `parametrize`
             grids[name][item] = values_of(rows, in_pairs="pairs" in mark.kwargs)
@@ -224,7 +229,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left |= dict.fromkeys(grid.keys() - covering(grid), name)
         cases[name] = len(grid)
     config.stash[LEFT] |= {
-        name: ("cases", count, cases[name]) for name, count in Counter(left.values()).items()
+        name: ("cases", count, cases[name] or all_cases[name])
+        for name, count in Counter(left.values()).items()
     }
     kept = [item for item in items if item not in left]
     others = of_other_turns((item.nodeid for item in kept), costly_files(), config.option.turn)

@@ -86,6 +86,7 @@ def results(rnn: sn.RNN, call: dict[str, Any], engine: str) -> list[Array]:
     return [np.asarray(leaf) for leaf in leaves(rnn(call["sequences"], **options, engine=engine))]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("dtype", "reverse"), [("float32", True), ("float64", False)])
 def test_steps_give_what_the_interpreter_gives(name: str, dtype: str, reverse: bool) -> None:
@@ -134,6 +135,8 @@ def test_no_sequence_has_a_step() -> None:
     outputs, final = rnn(X.astype("f4"), initial=initial, lengths=np.zeros(6, int), engine=ENGINE)
     assert not outputs.any()
     np.testing.assert_array_equal(final, initial)
+    outputs, final = rnn(X[:0].astype("f4"), engine=ENGINE)
+    assert (outputs.shape, final.shape) == ((0, 5, WIDTH), (0, WIDTH))
 
 
 def test_a_call_is_recorded_whatever_its_number_of_steps_and_takes_no_more_memory() -> None:

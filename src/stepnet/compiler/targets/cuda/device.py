@@ -24,6 +24,7 @@ from stepnet.compiler.targets.cuda.arrays.dlpack import capsule_of
 from stepnet.compiler.targets.cuda.streams import Fork
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
+from stepnet.errors import DeviceError
 
 Array = np.ndarray
 Exchange = Literal["none", "grid", "cluster"]
@@ -283,6 +284,19 @@ class DeviceArray:
         if options.get("stream", -1) != -1:
             self.device.wait()
         return capsule_of(self.address, self.shape, self.dtype, self.device.place, self)
+
+
+class NotResidentError(DeviceError):
+    """The blocks of a kernel do not all run at once, as they must. at_once: how many do."""
+
+    def __init__(self, message: str, at_once: int) -> None:
+        """Takes the message, and how many blocks run at once."""
+        super().__init__(message)
+        self.at_once = at_once
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Returns how to make the error again in another process."""
+        return NotResidentError, (str(self), self.at_once)
 
 
 class Allocation:

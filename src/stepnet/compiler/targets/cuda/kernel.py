@@ -25,7 +25,7 @@ from stepnet.compiler.targets.cuda.arrays.positions import DeviceLanes, DevicePo
 from stepnet.compiler.targets.cuda.arrays.products import multiply
 from stepnet.compiler.targets.cuda.arrays.totals import reduced_to_rows, total
 from stepnet.compiler.targets.cuda.codes import STAGES, DeviceStage, LoopCode, ProductCode, read_after_loop
-from stepnet.compiler.targets.cuda.device import Array, DeviceArray, empty, get
+from stepnet.compiler.targets.cuda.device import Array, DeviceArray, NotResidentError, empty, get
 from stepnet.compiler.targets.cuda.loops.kept import ChosenLoop, loop_of
 from stepnet.compiler.targets.cuda.loops.refill import LaidLoop, laid
 from stepnet.compiler.targets.cuda.loops.step_plan import step_plan
@@ -124,8 +124,17 @@ class CudaKernel:
         return self.loops[key]
 
     def chosen_loop(self, rows: int, place: int | None) -> ChosenLoop:
-        """Chooses the kernel of the loop. place: of a flag among the memories of the loop, or None."""
-        return loop_of(self.plan, rows, self.memory.device.facts, self.options, self.share, place)
+        """Chooses the kernel of the loop: instead of one whose blocks did not all run at once, one of fewer
+        blocks. place: of a flag among the memories of the loop, or None.
+        """
+        facts, said = self.memory.device.facts, ""
+        while True:
+            found = loop_of(self.plan, rows, facts, self.options, self.share, place)
+            at_once = self.memory.not_resident.get(found.loop.code.key)
+            if at_once is None or max(1, at_once) >= facts.multiprocessors:
+                return replace(found, reason=found.reason + said)
+            facts = replace(facts, multiprocessors=max(1, at_once), cluster=1)
+            said = f"; {found.loop.schedule} do not run at once on this GPU"
 
     @computed_once
     def of_step(self) -> "CudaKernel | None":
@@ -137,11 +146,26 @@ class CudaKernel:
         """Returns the kernel of the loop for sequences of these lengths, and what its lanes do."""
         return laid(self.loop, lengths)
 
+    @property
+    def lanes_name(self) -> str:
+        """The name of what positions keep for the loop."""
+        return f"lanes of {id(self)}"
+
+    def has_other(self, loop: LoopCode, at_once: int) -> bool:
+        """Forgets a loop whose blocks do not all run at once; tells whether there are others for its calls.
+
+        at_once: how many of its blocks do.
+        """
+        self.memory.not_resident[loop.code.key] = at_once
+        sizes = [size for size, known in self.loops.items() if known.loop.code == loop.code]
+        self.loops.clear()
+        return all(self.loop(*size).loop.code != loop.code for size in sizes)
+
     def laid_at(self, positions: Positions) -> LaidLoop:
         """Returns the same for the sequences of a batch, whose positions keep it for later calls."""
         laid: LaidLoop
         # The positions keep this object too, so that no other has its number.
-        _, laid = positions.derive(f"lanes of {id(self)}", lambda: (self, self.laid(positions.lengths)))
+        _, laid = positions.derive(self.lanes_name, lambda: (self, self.laid(positions.lengths)))
         return laid
 
     @computed_once
@@ -421,7 +445,7 @@ class PlanRun:
     ) -> None:
         """Launches the kernel of the loop. Operands that are not aligned as it needs them are copied."""
         rows, places, memory = self.call.positions.rows, self.places, self.memory
-        if self.call.until is None and self.kernel.loop(rows).by_steps:
+        if rows and self.call.until is None and self.kernel.loop(rows).by_steps:
             late_import("loops.step_runs", "cuda").SteppedLoop(self, operands, results).run_all()
             return
         if self.call.until is not None:
@@ -451,7 +475,13 @@ class PlanRun:
         if self.taken is not None:
             first = places.put(self.call.positions.offsets[:-1])
             arrays = [*arrays, self.taken.address, first.address]
-        memory.device.launch(loop.code, groups * loop.code.group, [*words, *arrays])
+        try:
+            memory.device.launch(loop.code, groups * loop.code.group, [*words, *arrays])
+        except NotResidentError as error:
+            if not self.kernel.has_other(loop, error.at_once):
+                raise
+            self.call.positions.derived.pop(self.kernel.lanes_name, None)
+            self.launch_loop(operands, results)
 
     def laid(self) -> tuple[LoopCode, DeviceLanes]:
         """Chooses the kernel of the loop, and what its lanes do in the call."""

@@ -54,13 +54,17 @@ MOST_KEPT = 128
 
 
 class CudaMemory:
-    """Memory of a device whose buffers are `DeviceArray`s; it is a `TargetMemory`."""
+    """Memory of a device whose buffers are `DeviceArray`s; it is a `TargetMemory`.
+
+    not_resident: how many blocks run at once of loops that need more, by the digests of their codes.
+    """
 
     def __init__(self, device: Device, precision: str = "float32") -> None:
         """Takes the device whose memory it is. precision: in which its kernels multiply matrices."""
         self.device, self.precision = device, precision
         self.kept = OrderedDict[Hashable, DeviceArray]()
         self.constants = dict[int, DeviceArray]()
+        self.not_resident = dict[str, int]()
 
     # ---- arrays
 

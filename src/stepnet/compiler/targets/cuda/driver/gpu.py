@@ -17,7 +17,13 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cuda.device import CUDA, Array, DeviceCode, DeviceWork, RepeatedWork
+from stepnet.compiler.targets.cuda.device import (
+    CUDA,
+    Array,
+    DeviceCode,
+    DeviceWork,
+    RepeatedWork,
+)
 from stepnet.compiler.targets.cuda.driver.facts import attribute_of, device_of, facts_of
 from stepnet.compiler.targets.cuda.driver.library import (
     CLUSTER_TOO_LARGE,
@@ -423,8 +429,10 @@ class CudaDevice:
                 error = self.result("cuLaunchCooperativeKernel", kernel.handle, *sizes)
             else:
                 error = self.result("cuLaunchKernel", kernel.handle, *sizes, None)
-            if error in (GRID_TOO_LARGE, CLUSTER_TOO_LARGE, TOO_MANY_RESOURCES):
-                raise DeviceError(self.kernels.too_large(code, kernel.handle, blocks, error))
+            if error == GRID_TOO_LARGE:
+                raise self.kernels.not_resident(code, kernel.handle, blocks)
+            if error in (CLUSTER_TOO_LARGE, TOO_MANY_RESOURCES):
+                raise DeviceError(self.kernels.too_large(code, error))
             if error:
                 self.fail("cuLaunchKernel", error)
             self.note_launches((code.name,))

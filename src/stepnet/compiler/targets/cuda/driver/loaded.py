@@ -5,9 +5,9 @@ from collections import deque
 from typing import Any
 from weakref import finalize
 
-from stepnet.compiler.targets.cuda.device import DeviceCode
+from stepnet.compiler.targets.cuda.device import DeviceCode, NotResidentError
 from stepnet.compiler.targets.cuda.driver.facts import CLUSTERS
-from stepnet.compiler.targets.cuda.driver.library import GRID_TOO_LARGE, LOST, UNSUPPORTED_PTX
+from stepnet.compiler.targets.cuda.driver.library import LOST, UNSUPPORTED_PTX
 from stepnet.compiler.targets.cuda.ptx import translated
 from stepnet.errors import DeviceError
 
@@ -112,19 +112,27 @@ class LoadedKernels:
         self.by_key[code.key] = LoadedKernel(module.value or 0, kernel, code.words)
         return self.by_key[code.key]
 
-    def too_large(self, code: DeviceCode, kernel: int, blocks: int, error: int) -> str:
-        """Returns the message for a kernel whose blocks do not fit on the GPU, or not all at once."""
-        each = self.device.library.words(error)
-        name = self.device.facts.name
-        needs = f"blocks of {code.threads} threads and {code.shared} bytes of shared memory"
-        if error != GRID_TOO_LARGE:
-            cluster = f"clusters of {code.group} " if code.exchange == "cluster" else ""
-            return f"the kernel {code.name!r} cannot run on {name} with {cluster}{needs}: {each}"
+    def too_large(self, code: DeviceCode, error: int) -> str:
+        """Returns the message for a kernel whose blocks do not fit on the GPU."""
+        cluster = f"clusters of {code.group} " if code.exchange == "cluster" else ""
+        return (
+            f"the kernel {code.name!r} cannot run on {self.device.facts.name} with {cluster}{needs_of(code)}"
+            f": {self.device.library.words(error)}"
+        )
+
+    def not_resident(self, code: DeviceCode, kernel: int, blocks: int) -> NotResidentError:
+        """Returns the error for a kernel whose blocks do not all run at once."""
         room = ctypes.c_int()
         sizes = kernel, code.threads, code.shared
         self.device.call("cuOccupancyMaxActiveBlocksPerMultiprocessor", ctypes.byref(room), *sizes)
         most = room.value * self.device.facts.multiprocessors
-        return (
-            f"the kernel {code.name!r} needs {blocks} {needs} that run at once, and {name} runs {most}: give "
-            "fewer sequences per call"
+        return NotResidentError(
+            f"the kernel {code.name!r} needs {blocks} {needs_of(code)} that run at once, and "
+            f"{self.device.facts.name} runs {most}: give fewer sequences per call",
+            most if most < blocks else blocks // 2,
         )
+
+
+def needs_of(code: DeviceCode) -> str:
+    """Returns what the blocks of a kernel need, for messages."""
+    return f"blocks of {code.threads} threads and {code.shared} bytes of shared memory"

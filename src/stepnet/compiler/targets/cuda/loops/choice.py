@@ -36,12 +36,14 @@ def new_loop(
 ) -> ChosenLoop:
     """Chooses a loop and writes it; see `loop_of` of `loops.py`, which keeps it."""
     made = one_launch(plan, rows, facts, options, share, flag)
-    if flag is not None or not is_by_steps(plan, rows, facts, options):
+    time = step_time(plan, rows, facts, options) if flag is None else None
+    if time is None or not is_by_steps(plan, rows, facts, options):
         return made
-    time = step_time(plan, rows, options)
-    said = f"{time:.2f} us for a step, in one launch {made.microseconds:.2f} us"
+    said = (
+        f"{time.total:.2f} us for a step, most of it {time.bound}; in one launch {made.microseconds:.2f} us"
+    )
     said = f"step by step, by products of all sequences that still run: {said}"
-    return replace(made, microseconds=time, pace=None, by_steps=True, reason=said)
+    return replace(made, microseconds=time.total, pace=None, by_steps=True, reason=said)
 
 
 def is_by_steps(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions) -> bool:
@@ -51,8 +53,8 @@ def is_by_steps(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions)
 
     def faster(count: int) -> float:
         """Returns by which factor it is faster for some sequences; 0.0 if it is not possible."""
-        time = step_time(plan, count, options)
-        return time and time_of_launch(plan, count, facts, options) / time
+        time = step_time(plan, count, facts, options)
+        return 0.0 if time is None else time_of_launch(plan, count, facts, options) / time.total
 
     usual = faster(ROWS)
     if options.batch_invariant or rows == ROWS or not usual:

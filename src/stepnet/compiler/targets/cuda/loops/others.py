@@ -42,6 +42,7 @@ from stepnet.compiler.targets.cuda.loops.unit_form import UnitForm
 from stepnet.compiler.targets.cuda.loops.units import fibers_of, units_code
 from stepnet.compiler.targets.cuda.options import DEFAULT, ROUNDED, CudaOptions
 from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, PRODUCTS
+from stepnet.compiler.targets.cuda.tensor.facts import facts_of
 from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.values.records import dataclass
 
@@ -131,10 +132,12 @@ def other_loop(
     said = f"{best.microseconds:.2f} us for a step, "
     if form.numbers is None:
         said = f"not on tensor cores: {reason}; {said}one block {alone.microseconds:.2f} us"
+        said += f", bound by {form.bound}"
     else:
         said = f"products alone on tensor cores, {form.numbers}: {reason}; {said}"
         said += f"without them {without.microseconds:.2f} us, bound by {form.bound}"
-    pace = LanePace(best.groups, form.microseconds, STEP + 2 * MEETING)
+    slowness = facts_of(facts).slowness
+    pace = LanePace(best.groups, form.microseconds * slowness, (STEP + 2 * MEETING) * slowness)
     return ChosenLoop(grid_code(form), best.groups, said, best.microseconds, pace=pace)
 
 
@@ -152,7 +155,8 @@ def part_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str, flag: int 
 
     def time(count: int) -> float:
         """Estimates the microseconds of a step of sequences that run at once, with some blocks for each."""
-        return 1.0 + (elements / count / ELEMENTS if elements >= MANY_ELEMENTS else 0.0)
+        computed = 1.0 + (elements / count / ELEMENTS if elements >= MANY_ELEMENTS else 0.0)
+        return computed * facts_of(facts).slowness
 
     def of_all(count: int) -> float:
         """Estimates the microseconds of a step of all sequences."""
@@ -266,6 +270,7 @@ def by_blocks(statements: Statements, rows: int, facts: DeviceFacts) -> OtherLoo
 
     times = {
         each: ceil(ceil(rows / each) / facts.multiprocessors)
+        * facts_of(facts).slowness
         * (1.0 + reduced(each) + max(weights / BLOCK_BYTES, each * multiplied / PRODUCTS) + each * others)
         for each in (BLOCK_ROWS, 1)
     }
@@ -295,7 +300,8 @@ def by_groups(
             if form is None:
                 continue
             groups = max(1, facts.multiprocessors // form.share.blocks)
-            time = ceil(ceil(rows / group_rows) / groups) * form.microseconds
+            slowness = facts_of(facts).slowness
+            time = ceil(ceil(rows / group_rows) / groups) * form.microseconds * slowness
             if best is None or time < best.microseconds:
                 best = OtherLoop(time, group_rows, form, groups)
     return best

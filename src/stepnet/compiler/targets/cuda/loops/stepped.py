@@ -6,11 +6,14 @@ single block for each 4. Nothing of it was measured.
 """
 
 from math import ceil
+from typing import NamedTuple
 
 from stepnet.compiler.plan.plan import Plan
+from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.loops.step_plan import step_plan
 from stepnet.compiler.targets.cuda.options import CudaOptions
 from stepnet.compiler.targets.cuda.stages import StageForm
+from stepnet.compiler.targets.cuda.tensor.facts import facts_of
 
 LAUNCH = 9.0
 """Microseconds of a launch, as measured on an H100; in a CUDA graph it takes less."""
@@ -22,21 +25,37 @@ TILE, FEW, MANY = 16, 1e6, 2e6
 more, read in a microsecond."""
 
 
-def step_time(plan: Plan, rows: int, options: CudaOptions) -> float:
-    """Estimates the microseconds of a step that the host gives; 0.0 if steps cannot be given one by one, or
-    have no products of large matrices.
+class SteppedTime(NamedTuple):
+    """The microseconds of a step: of its launches, and of its products."""
+
+    launches: float
+    products: float
+
+    @property
+    def total(self) -> float:
+        """The microseconds of both."""
+        return self.launches + self.products
+
+    @property
+    def bound(self) -> str:
+        """The name of what takes longer."""
+        return "products" if self.products > self.launches else "launches"
+
+
+def step_time(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions) -> SteppedTime | None:
+    """Estimates the time of a step that the host gives; None if steps cannot be given one by one, or have no
+    products of large matrices.
     """
     own = step_plan(plan)
     if own is None:
-        return 0.0
+        return None
     form = StageForm(own, "sequence")
     products = [number for number in form.own if form.is_product(number)]
     kernels = {form.depths[number] for number in form.own if not form.is_product(number)}
     if not products:
-        return 0.0
-    return LAUNCH * (len(products) + len(kernels)) + sum(
-        product_time(form, number, rows, options) for number in products
-    )
+        return None
+    computed = sum(product_time(form, number, rows, options) for number in products)
+    return SteppedTime(LAUNCH * (len(products) + len(kernels)), computed * facts_of(facts).slowness)
 
 
 def product_time(form: StageForm, number: int, rows: int, options: CudaOptions) -> float:

@@ -232,9 +232,10 @@ def noted(method: Work[Parameters, Result]) -> Work[Parameters, Result]:
 
     @wraps(method)
     def with_notes(self: Any, *arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        """Notes the work, and does it."""
+        """Does the work, and notes it, unless it failed."""
+        result = method(self, *arguments, **named)
         if (notes := NOTES.get()) is not None:
             getattr(notes, name)(*arguments, **named)
-        return method(self, *arguments, **named)
+        return result
 
     return with_notes

@@ -71,6 +71,13 @@ class TensorFacts:
     crowd: float
     plain: PlainCost
 
+    @property
+    def slowness(self) -> float:
+        """The time of instructions by that of an H100, by which times are multiplied that were measured there
+        and have no row of their own.
+        """
+        return self.warp / H100.warp
+
     def slower(self, factor: float) -> "TensorFacts":
         """Returns the facts of a device that takes `factor` times as long for all, as an estimate."""
         times = "loop", "warp", "scheduler", "wait", "barrier", "read", *UNFITTED
