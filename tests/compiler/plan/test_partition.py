@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from planned import plan
 from wide_machine import MACHINE, PROCESSOR, call, load
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.compiler.grad import halves, vjp
 from stepnet.compiler.net import CONST
 from stepnet.compiler.plan import CallPartition, CallSize, Load, Machine, Partition, runs_of, waves_of
 from stepnet.compiler.plan.load import InnerStepWork, StageLoad
@@ -118,6 +120,18 @@ def test_threads_that_exchange_values_slowly_share_no_step():
     assert (slow["alone"], slow["rows"]) == (fast["alone"], fast["rows"])
     few = [partition(gru, call(4), 2, replace(MACHINE, exchange=rate)).chosen.how for rate in (1e8, 1e12)]
     assert few == ["rows", "units"]
+
+
+@pytest.mark.parametrize(("cell", "gates"), [("gru", 3), ("lstm", 4)])
+def test_threads_that_share_a_step_of_a_gradient_exchange_the_cotangents_of_gates(cell: str, gates: int):
+    """They lie in an array of the call, as contracts read them after the loop; the units of all threads are
+    multiplied by the transposed weights.
+    """
+    net = cells.rnn(cell, cells.CELLS[cell].parameters(256, 256)).net
+    backward = LlvmEngine(PROCESSOR).load(plan(halves(vjp(net), len(net.inputs), len(net.results)).backward))
+    assert (backward.loop.exchanged, backward.others.exchanged) == (4 * gates * 256, 0)
+    machine = replace(MACHINE, caches=(48 * 2**10, 2**21, 2**28))
+    assert {partition(backward, call(rows), 2, machine).chosen.how for rows in (16, 64)} == {"rows"}
 
 
 def test_a_thread_that_computes_all_units_waits_for_none():

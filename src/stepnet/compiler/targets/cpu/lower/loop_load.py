@@ -2,7 +2,7 @@
 (`compiler/plan/load.py`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from math import prod
 
@@ -30,9 +30,10 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 def estimate_load(program: CallLoops, processor: Processor) -> Load:
     """Counts the work of a compiled recurrence (its loops are `program`) per step, to estimate its time."""
 
-    def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> StageLoad:
+    def stage(work: Iterable[tuple[Net, Loop]], waits: int, written: Collection[str] = ()) -> StageLoad:
         """Counts the work of a stage (before, in or after the loop over steps), to estimate its time. work:
-        its loops, each with its net. waits: its barriers per step.
+        its loops, each with its net. waits: its barriers per step. written: the arrays of the call that its
+        loops write.
 
         Unit blocks (vectors of features) are listed only for loops whose units threads divide without
         barriers.
@@ -44,7 +45,8 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
         )
         units = [(net, loop) for net, loop in work if isinstance(loop, UnitLoop) and loop.products]
         products = tuple(products_of(net, loop, program.width, processor) for net, loop in units)
-        exchanged = sum(field.bytes for _, loop in work for field in exchanged_fields(loop)) if waits else 0
+        fields = [field for _, loop in work for field in exchanged_fields(loop, written)] if waits else []
+        exchanged = sum(field.bytes for field in fields)
         return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks, exchanged)
 
     def word_work(axis: str) -> InnerStepWork:
@@ -63,7 +65,9 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
         return InnerStepWork(stage(by_row, 0), read, stage(steps, waits))
 
     waits = 0 if program.units_are_alone else len(program.loop)
-    of_rows = stage(((program.body, loop) for loop in loops_of_rows(program.loop)), waits)
+    loops = [*loops_of_rows(program.loop)]
+    written = {field.record for loop in loops if isinstance(loop, UnitLoop) for _, field in loop.stores}
+    of_rows = stage(((program.body, loop) for loop in loops), waits, written)
     outside = [*program.before, *program.after]
     others = stage(((program.outer, loop) for loop in loops_of_rows(outside)), len(outside))
     return Load(of_rows, others, tuple(word_work(axis.name) for axis in program.axes))

@@ -12,6 +12,8 @@ folds          reductions of all features of each word
 inner loops    the steps of an inner recurrence, for all rows together
 """
 
+from collections.abc import Collection
+
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.values.records import dataclass
@@ -381,15 +383,18 @@ Phase = list[Loop] | LaneLoop | InnerLoop
 """The work between two barriers: loops over all rows, work lane by lane, or an inner recurrence."""
 
 
-def exchanged_fields(loop: Loop) -> list[Field]:
+def exchanged_fields(loop: Loop, written: Collection[str] = ()) -> list[Field]:
     """Returns the places of the values that a loop multiplies by parameters and that other threads may have
     written, where threads divide units (features of a value): each of them reads all units. Inputs that
     products read in arrays of the call are written by none.
+
+    written: the records outside those of a row that loops write, such as the arrays of the cotangents of
+        gates.
     """
     if not isinstance(loop, UnitLoop):
         return []
-    operands = (operand for product in loop.products for operand in product.operands)
-    return list(dict.fromkeys(each.field for each in operands if not each.field.is_outside))
+    fields = (operand.field for product in loop.products for operand in product.operands)
+    return list(dict.fromkeys(each for each in fields if not each.is_outside or each.record in written))
 
 
 def is_one_loop(phases: list[Phase]) -> bool:
