@@ -19,6 +19,7 @@ from stepnet.compiler.targets import Call, checked_engine
 from stepnet.compiler.values import named_leaves
 from stepnet.errors import InputError
 from stepnet.model.executables import MOST_FORMS, Runs, form_of
+from stepnet.model.gradients.addressed import AddressedNet
 from stepnet.model.layers import LayerPrograms
 from stepnet.model.program import NetProgram
 from stepnet.ragged import Positions, offsets_of
@@ -115,6 +116,26 @@ def test_parameters_are_read_at_every_run_however_they_were_changed() -> None:
     replaced = [params[0][::-1], *params[1:]]  # not C-contiguous: it is bound anew
     assert_same_bits(answers(runs, replaced, call), runs.once(replaced, call).arrays)
     assert_same_bits(answers(runs, params, call), changed)
+
+
+def test_parameters_at_addresses_do_not_stay_for_calls_on_arrays() -> None:
+    """Calls on memory set the addresses of their parameters in the words that calls on arrays set, too."""
+    program = NetProgram(forward())
+    runs, params, call = program.runs(AUTO), parameters(program), call_of(program, (3, 2))
+    expected = runs.once(params, call).arrays
+    for _ in range(3):
+        assert_same_bits(answers(runs, params, call), expected)
+    ends, others = program.ends, parameters(program)
+    at_addresses = AddressedNet(program, AUTO, call.positions, [False] * len(program.net.inputs), None)
+    kinds = zip((*ends.sequences, *ends.memories, *ends.statics), call.given, strict=True)
+    inputs: dict[int, Any] = dict(kinds) | dict(zip(ends.parameters, others, strict=True))
+    made = [np.empty(*spec) for spec in at_addresses.made]
+    addresses = [
+        [array.ctypes.data for array in arrays]
+        for arrays in ([*(inputs[place] for place in sorted(inputs))], made)
+    ]
+    assert at_addresses(*addresses)
+    assert_same_bits(answers(runs, params, call), expected)
 
 
 def test_sums_of_layers_are_made_in_the_parts_of_their_recurrences() -> None:

@@ -95,6 +95,8 @@ TESTS: dict[str, Sequence[str]] = {
         for name in ("across", "across_code")
     },
     "compiler/targets/cpu/running/refill.py": ("tests/model/test_runs.py",),
+    "compiler/targets/cpu/running/freezing.py": ("tests/model/stored/test_ready_models.py",),
+    "compiler/native/*.py": ("tests/model/stored/test_ready_models.py",),
     **{
         f"compiler/targets/cpu/*/{name}.py": GENERATED
         for name in (
@@ -156,7 +158,7 @@ TESTS: dict[str, Sequence[str]] = {
     },
     "compiler/targets/cpu/products/matrix.py": ("tests/compiler/targets/cpu/test_matrix.py",),
     **{
-        f"compiler/targets/cpu/machine/{name}.py": (
+        f"compiler/native/{name}.py": (
             "tests/compiler/targets/cpu/test_matrix.py",
             "tests/compiler/targets/cpu/test_instruction_sets.py",
         )
@@ -222,7 +224,7 @@ TESTS: dict[str, Sequence[str]] = {
             *GENERATED,
         )
         for name in (
-            *("call_code", "compiled", "handover", "handover_code", "system", "system_code", "waiting"),
+            *("call_code", "compiled", "handover", "handover_code", "system_code", "waiting"),
             *("workers", "workspace"),
         )
     },

@@ -117,7 +117,7 @@ SHOWN_TO = {
     },
     "jax": {"model.batch": "checked_lengths"},
     "keras": {},
-    "arrow": {"model.file": "FileModel read_model"},
+    "arrow": {"model.file": "FileModel read_model", "model.model": "Model checked_model"},
     "ray": {"compiler.targets.threads": "set_threads threads threads_set"},
     "build": {  # it writes as files what a target gives
         "compiler.targets": "Order library_engine",
@@ -327,8 +327,9 @@ def test_there_is_no_circle():
 
 
 def waits(known: Mapping[str, Path]) -> dict[str, set[str]]:
-    """What the import of each module waits for, if other threads import it: `from package import module` also
-    waits for the package itself.
+    """The modules for which the import of each one waits, if other threads import them.
+
+    `from package import module` also waits for the package itself.
     """
     found: dict[str, set[str]] = {}
     for name, path in known.items():

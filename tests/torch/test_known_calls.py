@@ -368,7 +368,7 @@ def test_weights_of_another_dtype_size_or_layout_are_another_kind(kind: str) -> 
             near = 1e-5 if x.dtype is torch.float32 else 1e-12
             torch.testing.assert_close(*made, atol=near, rtol=10 * near)
     ours.weight_hh_l0.data = ours.weight_hh_l0.data[:, :-1]
-    with pytest.raises((InputError, RuntimeError), match=r"weight_hh_l0|size"):
+    with pytest.raises(InputError, match="weight_hh"):
         ours(torch.randn(3, 4, 5, dtype=torch.float64))
 
 

@@ -27,7 +27,7 @@ ON_CPU = 1
 Reader = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 
 
-class Lent(ctypes.Structure):
+class DescribedTensor(ctypes.Structure):
     """A `DLTensor` of DLPack, with the sizes and strides behind it."""
 
     _fields_ = (
@@ -43,11 +43,11 @@ class Lent(ctypes.Structure):
 
 
 def describe(tensor: Any, address: int) -> int:
-    """Writes the `Lent` of a tensor to an address; returns 0, or 1 for a tensor that lends no memory."""
+    """Writes the `DLTensor` of a tensor to an address; returns 0, or 1 for a tensor that lends no memory."""
     is_plain = tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in CODES
     if not is_plain or tensor.is_nested or tensor.dim() > ROOM:
         return 1
-    lent = Lent.from_address(address)
+    lent = DescribedTensor.from_address(address)
     try:
         lent.data = tensor.data_ptr()
     except RuntimeError:  # a transform of torch.func wraps it
@@ -55,7 +55,7 @@ def describe(tensor: Any, address: int) -> int:
     axes = tensor.dim()
     lent.device[:], lent.axes, lent.dtype, lent.start = (ON_CPU, 0), axes, CODES[tensor.dtype], 0
     lent.numbers[: 2 * axes] = (*tensor.shape, *tensor.stride())
-    lent.sizes = address + Lent.numbers.offset
+    lent.sizes = address + DescribedTensor.numbers.offset
     lent.strides = lent.sizes + 8 * axes
     return 0
 

@@ -11,7 +11,7 @@ THREADS = 4
 
 
 def at_once(use: Callable[[], object]) -> list[object]:
-    """What several threads get that are in the middle of the same work, which waits for all of them."""
+    """The values that several threads get in the middle of the same work, which waits for all of them."""
     found = list[object]()
     threads = [threading.Thread(target=lambda: found.append(use())) for _ in range(THREADS)]
     for thread in threads:

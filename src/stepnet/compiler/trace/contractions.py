@@ -69,9 +69,12 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
     return sizes
 
 
-def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
-    """Drops an operand's axes of size 1. sizes: of the product, by letter; others have its sizes."""
-    letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter] != 1)
+def without_ones(operand: Labelled, sizes: dict[str, int], others: str = "") -> Labelled:
+    """Drops an operand's axes of size 1 where `sizes`, by letter, has a larger size for the product, and
+    those of `others`.
+    """
+    kept = (n for n in operand.letters if operand.sizes[n] == sizes[n] and n not in others)
+    letters = "".join(kept)
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
 
@@ -141,5 +144,6 @@ def matrix_product(a: Traced, b: Traced) -> Traced:
         for value, rank, own in zip((a, b), ranks, (m + k, k + n), strict=True)
     ]
     sizes = common_sizes(labelled)
-    first, second = (without_ones(operand, sizes) for operand in labelled)
+    ones = "".join(letter for letter in m + k + n if sizes[letter] == 1)
+    first, second = (without_ones(operand, sizes, ones) for operand in labelled)
     return contracted(first, second, batch + m + n).with_axes(batch + m + n)

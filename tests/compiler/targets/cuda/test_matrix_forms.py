@@ -71,6 +71,16 @@ def test_steps_run_in_chunks_however_they_are_written(name: str) -> None:
             assert_close(found, right, max(RAGGED), 64)
 
 
+def test_one_head_is_a_head() -> None:
+    def step(x: Any, S: Any, p: Any) -> Any:
+        """A linear attention by @, whose matrix has an axis of one head."""
+        S = S + x["k"][..., :, None] @ x["v"][..., None, :]
+        return (x["q"][..., None, :] @ S)[..., 0, :], S
+
+    plan = MatrixStep(step, (1, 32, 32), {"q": (1, 32), "k": (1, 32), "v": (1, 32)}).plan()
+    assert BY_CHUNKS in loop_of(plan, 16, DEVICE).reason
+
+
 def test_a_matrix_that_is_multiplied_by_a_matrix_runs_step_by_step() -> None:
     def step(x: Any, S: Any, p: Any) -> Any:
         """Each row of the next memory reads all rows."""

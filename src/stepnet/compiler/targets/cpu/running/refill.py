@@ -137,6 +137,7 @@ class Refill:
         self.tasks += [vector_sums(dtype, own, processor) for dtype, own in sums.items()]
         self.is_code = not (self.packings or self.others or wanted)
         self.addresses: list[int] = []
+        self.is_lent = False  # whether prepared calls set the addresses in the words of the tasks, too
         self.buffers: list[Any] = []
         self.known: dict[Key, Array] = {}
 
@@ -179,7 +180,7 @@ class Refill:
         """Packs new parameters, by their addresses, into the memory of a kernel (compiled code), in place of
         those before; returns the constants of the nodes in `wanted`, by node.
         """
-        if addresses != self.addresses:
+        if self.is_lent or addresses != self.addresses:
             self.point(addresses)
         for task in self.tasks:
             task()
@@ -192,6 +193,13 @@ class Refill:
             for fill, keys in self.others:
                 fill([self.value(key, known) for key in keys])
             return {n: self.value((False, n), known) for n in self.wanted}
+
+    def lent_tasks(self) -> Sequence[Any] | None:
+        """Returns the tasks of machine code for prepared calls, which set addresses; None if there is other
+        work.
+        """
+        self.is_lent = self.is_lent or self.is_code
+        return self.tasks if self.is_code else None
 
     def point(self, addresses: list[int]) -> None:
         """Sets where the parameters lie. Their views do not keep the memory: a later call reads them only if

@@ -59,7 +59,7 @@ class Runner:
         there is other work in it.
         """
         refill = self.native.refill
-        return refill.tasks if refill is not None and refill.is_code else None
+        return refill.lent_tasks() if refill is not None else None
 
     def frozen(self, call: Call, given: Array, structured: Callable[[Results], Any]) -> "FrozenCall | None":
         """Freezes a call, so that other processes can run it; None if it cannot be frozen. The arguments are
