@@ -368,7 +368,7 @@ def test_sums_over_steps_are_no_loops() -> None:
     rnn = mamba2().rnn()
     rnn({name: x[None] for name, x in mamba2().values(2).items()})
     net = halves(vjp(rnn.net, chunks=lambda _: ""), len(rnn.net.inputs), len(rnn.net.results)).backward
-    kinds = [part.kind for part in schedule(net, Planning(CudaEngine.pipeline, COSTS)).parts]
+    kinds = [part.kind for part in Schedule(net, Planning(CudaEngine.pipeline, COSTS)).parts]
     assert kinds.count("recurrence") == 1
 
 
