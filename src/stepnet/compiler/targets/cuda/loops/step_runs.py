@@ -55,11 +55,10 @@ class StepPlaces:
     @classmethod
     def of(cls, positions: Positions, device: Device, reverse: bool) -> "StepPlaces":
         """Returns the places of some positions, which keep them for later calls."""
-        name = f"steps of {id(device)} {reverse}"
-        if name not in positions.derived:
-            positions.derived[name] = cls(positions, device, reverse)
-        found: StepPlaces = positions.derived[name]
-        return found
+        made: StepPlaces = positions.derive(
+            f"steps of {id(device)} {reverse}", lambda: cls(positions, device, reverse)
+        )
+        return made
 
     @computed_once
     def order(self) -> Array:
