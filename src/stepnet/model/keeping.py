@@ -34,6 +34,8 @@ def keep(
         return
     if not isinstance(bound, FreezingBound) or watching() is not None:
         return
+    if any(array.flags.writeable for array in leaves(keeper.params)):
+        return
     known = list[Any]()
 
     def returned(results: Results) -> Any:

@@ -63,7 +63,7 @@ def load(
     any_steps, file = is_any(steps), path_text(path, "model")
     ending = os.path.splitext(file)[1]
     is_onnx = ending.lower() == ONNX and not recurrent_only and layout is module is None
-    is_plain = not (recurrent_only or any_steps or axes) and layout is module is None
+    is_plain = not (recurrent_only or any_steps) and axes is layout is module is None
     if is_plain and (is_onnx or ending == ENDING) and (contents := small_contents(file)) is not None:
         read = read_onnx if is_onnx else read_stored
         return loaded(ONNX if is_onnx else ENDING, contents, lambda: read(file, contents))

@@ -19,9 +19,9 @@ import numpy as np
 from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.disk.folder import NotUsableError
-from stepnet.compiler.disk.sources import sources
+from stepnet.compiler.disk.sources import package_version, sources
 from stepnet.compiler.native.frozen import FrozenCall, FrozenResult, ReadyCall, ready_call
-from stepnet.compiler.native.identity import processor_facts
+from stepnet.compiler.native.identity import VARIABLE, chosen_processor, processor_facts
 from stepnet.compiler.native.watching import watching
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.hashing import digest_of_texts
@@ -34,6 +34,9 @@ DETERMINING = (
     *("compiler/plan", "compiler/targets", "importers", "layout", "model", "onnx", "ragged"),
 )
 """The folders whose modules determine a stored call: their sources are part of the key."""
+
+LLVM = "llvmlite", "_version.py"
+"""The package that writes machine code, and its file with the version of it and of LLVM."""
 
 BREAK_EVEN = 0.03
 """The seconds of runs after which the model is made, if several threads share its calls: as long as that
@@ -61,10 +64,12 @@ class Keeper(NamedTuple):
     """Where the first call of a model is stored.
 
     key: its key in the disk cache. gives_final: whether a call of the model returns its memories.
+    params: the parameters of the model: no call is stored after one of them was made writable.
     """
 
     key: str
     gives_final: bool
+    params: Any
 
 
 def loaded(ending: str, contents: bytes, make: Make) -> Any:
@@ -82,28 +87,31 @@ def loaded(ending: str, contents: bytes, make: Make) -> Any:
     model = make()
     # The process that reads the file has enough to do: its first call is stored by the next one.
     if key is not None and store.COUNTS["hits"] > known and is_of_file(model):
-        model.programs.calls.keeper = Keeper(key, model.gives_final)
+        model.programs.calls.keeper = Keeper(key, model.gives_final, model.params)
     return model
 
 
 def is_of_file(model: Any) -> bool:
-    """Tells whether a file alone determines its model: that of a graph may have weights in other files."""
-    return model.gives_final or model.program.name is not None
+    """Tells whether a file alone determines its model, which has its parameters itself: layers have not, and
+    a graph may have weights in other files.
+    """
+    return hasattr(model, "params") and (model.gives_final or model.program.name is not None)
 
 
 def key_of(ending: str, contents: bytes) -> str | None:
     """Computes the key of a file's stored call: of the bytes of the file, the sources, versions, settings and
-    the processor. None if the sources cannot be listed, or the system does not describe the processor.
+    the processor. None if sources or LLVM are not found, or the system does not describe the processor.
     """
     own = sorted(pair for pair in os.environ.items() if pair[0].startswith("STEPNET_"))
-    chosen = [pair for pair in own if not pair[0].startswith("STEPNET_CACHE")]
+    others = [pair for pair in own if not pair[0].startswith(("STEPNET_CACHE", VARIABLE))]
     try:
-        code, processor = sources(*DETERMINING), processor_facts()
+        code, processor = f"{sources(*DETERMINING)} {package_version(*LLVM)}", processor_facts()
     except NotUsableError:
         return None
     if processor is None:
         return None
-    return digest_of_texts(code, processor, sys.version, np.__version__, repr(chosen), ending, contents)
+    settings = repr((chosen_processor(), others))
+    return digest_of_texts(code, processor, sys.version, np.__version__, settings, ending, contents)
 
 
 class SingleArrayCall(NamedTuple):
@@ -143,23 +151,19 @@ class ReadyModel(ABC):  # noqa: B024 - as `Model`: objects turn from one class i
 
     def __init__(self, known: SingleArrayCall, make: Make) -> None:
         """Takes the stored call, and the function that makes the model."""
-        vars(self).update(_known=known, _make=make)
+        state_of(self).update(_known=known, _make=make)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Runs the model; see `Model.__call__`."""
-        known: SingleArrayCall | None = vars(self).get("_known")
+        known: SingleArrayCall | None = state_of(self).get("_known")
         if known is not None and len(arguments) == 1 and not options:
             results = known.run(arguments[0])
             if results is not None:
                 return results[0]
         return become_model(self)(*arguments, **options)
 
-    @property
-    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The class of the model, which is made for this: `isinstance` asks for it."""
-        return CLASS.__get__(become_model(self))
-
-    def __getattr__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> Any:
+        """Returns an attribute of the model, also its class, for which `isinstance` asks, and its text."""
         return getattr(become_model(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -181,18 +185,20 @@ class ReadyModel(ABC):  # noqa: B024 - as `Model`: objects turn from one class i
         return become_model(self).__reduce_ex__(protocol)
 
 
-CLASS: Any = vars(object)["__class__"]
-"""The attribute of every object, which `ReadyModel` hides."""
+def state_of(model: Any) -> dict[str, Any]:
+    """Returns the attributes that a model has now, whether it is made or not."""
+    return object.__getattribute__(model, "__dict__")
 
 
 def become_model(ready: Any) -> Any:
     """Makes the model that an object stands for, and turns the object into it: it gets the attributes and the
     class of the model, at once for all threads. Returns the object.
     """
-    make: Any = ready.__dict__.get("_make")
+    make: Make | None = state_of(ready).get("_make")
     model: Any = None if make is None else make()
     with IMPORTS:  # one thread at a time, and between two forks
-        if model is not None and CLASS.__get__(ready) is ReadyModel:
-            object.__setattr__(ready, "__dict__", model.__dict__)
-            CLASS.__set__(ready, CLASS.__get__(model))
+        if model is not None and type(ready) is ReadyModel:
+            # By one call, so that no interrupt comes between the two.
+            new = model.__dict__, type(model)
+            any(map(object.__setattr__, (ready, ready), ("__dict__", "__class__"), new))
     return ready

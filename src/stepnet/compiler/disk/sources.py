@@ -8,6 +8,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import PathFinder
 
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.values.hashing import digest_of_texts
@@ -35,6 +36,19 @@ def folder_digest(folder: str) -> str:
     if not facts:
         raise NotUsableError(f"{place} has no modules, {UNKNOWN}")
     return digest_of_texts(repr(facts))
+
+
+@cache
+def package_version(name: str, module: str) -> str:
+    """Returns the contents of a module of another package, which is not imported. They are cached. Raises
+    `NotUsableError` if it cannot be read.
+    """
+    found = PathFinder.find_spec(name)
+    if found is None or found.origin is None:
+        raise NotUsableError(f"{name} is not found, {UNKNOWN}")
+    place = os.path.dirname(found.origin)
+    with listing(place), open(os.path.join(place, module), encoding="utf-8") as file:
+        return file.read()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.native.amx import has_permission
-from stepnet.compiler.native.pages import aligned, library_address, mapped, pointer, protect
+from stepnet.compiler.native.pages import HUGE, aligned, library_address, mapped, pointer, protect
 from stepnet.compiler.native.system import rest_address, symbols
 from stepnet.compiler.values.records import dataclass
 
@@ -86,7 +86,7 @@ class ReadyCall:
         """Loads a frozen call: fills in its addresses, and makes its code executable."""
         self.inputs, self.pause, self.shared, self.seconds = frozen.inputs, frozen.pause, frozen.shared, 0.0
         self.results = [(each.shape, np.dtype(each.dtype), each.word) for each in frozen.results]
-        self.code, self.data = mapped(len(frozen.code)), aligned(len(frozen.data) + frozen.scratch)
+        self.code, self.data = mapped(len(frozen.code)), aligned(len(frozen.data) + frozen.scratch, HUGE)
         self.code[: len(frozen.code)] = frozen.code
         self.data[: len(frozen.data)] = np.frombuffer(frozen.data, np.uint8)
         begin, data = ctypes.addressof(ctypes.c_char.from_buffer(self.code)), pointer(self.data)

@@ -1,5 +1,7 @@
 """The processor, as a text under which facts about it and code for it are stored."""
 
+import os
+from functools import cache
 from itertools import takewhile
 
 import numpy as np
@@ -8,6 +10,21 @@ from stepnet.compiler.native.arm import sve_bytes
 
 OF_MACHINE = ("bogomips", "apicid", "initial apicid", "core id", "physical id", "siblings", "cpu cores")
 """The names of lines on a processor that differ between machines and boots with the same processor."""
+
+
+VARIABLE = "STEPNET_CPU"
+"""The environment variable that names the instruction set for which code is generated."""
+
+
+def requested() -> str:
+    """Returns the value of the environment variable STEPNET_CPU; "" if it is not set."""
+    return os.environ.get(VARIABLE, "").strip()
+
+
+@cache
+def chosen_processor() -> str:
+    """Returns what STEPNET_CPU was when this process first asked for it, which then holds."""
+    return requested()
 
 
 def processor_identity() -> str | None:

@@ -4,13 +4,14 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from io import BytesIO
 from mmap import ACCESS_READ
 from pathlib import Path
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, numpy, safe_open
+from safetensors import SafetensorError, deserialize, numpy, safe_open
 
 from stepnet.compiler.net.types import MappedFile
 from stepnet.errors import FileError
@@ -87,33 +88,37 @@ def metadata_of(path: Path) -> dict[str, str]:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
 
 
-def mapped(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
+def mapped(path: Path, contents: bytes | None = None) -> tuple[dict[str, Array], dict[str, str]]:
     """Maps the arrays of a .safetensors file, by name; returns them, read-only, and its metadata.
 
     Arrays are read from disk as they are used. One that the file does not align is copied. Raises
     `FileError`, with the path, for what `read` refuses, and for bools other than 0 and 1.
+
+    contents: the bytes of the file, if they are read already: the file itself is not read then.
     """
-    path = existing(path)
     try:
-        length = description_length(path)
-        Store(path, path.stat().st_size).take(PARSED * length, "its description")
-        with cast(Any, safe_open(path, framework="numpy")) as file:  # which checks names, shapes and places
-            metadata = dict[str, str](file.metadata() or {})
-        with open(path, "rb") as stream:
-            content = MappedFile(stream.fileno(), 0, access=ACCESS_READ)
+        length = description_length(path, contents)
+        size = path.stat().st_size if contents is None else len(contents)
+        Store(path, size).take(PARSED * length, "its description")
+        content: Any = contents
+        if contents is None:
+            with cast(Any, safe_open(path, framework="numpy")), open(path, "rb") as stream:
+                content = MappedFile(stream.fileno(), 0, access=ACCESS_READ)
+        else:
+            deserialize(contents)  # as `safe_open`, it checks names, shapes and places
     except SafetensorError as error:
         raise incomplete(path, error) from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
     described: dict[str, Any] = json.loads(content[LENGTH : LENGTH + length])
-    described.pop(METADATA, None)
+    metadata = described.pop(METADATA, None) or {}
     begin = LENGTH + length
     return {
         name: mapped_array(content, begin, entry, f"{path}: {name!r}") for name, entry in described.items()
     }, metadata
 
 
-def mapped_array(content: MappedFile, begin: int, entry: Any, what: str) -> Array:
+def mapped_array(content: MappedFile | bytes, begin: int, entry: Any, what: str) -> Array:
     """Returns an array of a mapped file; raises `FileError` for a dtype that is not read, and wrong bools.
 
     begin: the offset of the first array.
@@ -134,10 +139,13 @@ def mapped_array(content: MappedFile, begin: int, entry: Any, what: str) -> Arra
         raise FileError(f"{what} has a shape that NumPy does not have ({error})") from None
 
 
-def description_length(path: Path) -> int:
-    """Returns the length of the JSON at the beginning of a .safetensors file, up to the library's limit."""
-    with open(path, "rb") as stream:
-        return min(int.from_bytes(stream.read(LENGTH), "little"), DESCRIPTION, path.stat().st_size)
+def description_length(path: Path, contents: bytes | None = None) -> int:
+    """Returns the length of the JSON at the beginning of a .safetensors file, up to the library's limit.
+    contents: the bytes of the file, if they are read already.
+    """
+    with open(path, "rb") if contents is None else BytesIO(contents) as stream:
+        size = path.stat().st_size if contents is None else len(contents)
+        return min(int.from_bytes(stream.read(LENGTH), "little"), DESCRIPTION, size)
 
 
 def is_safetensors(path: Path) -> bool:
@@ -204,6 +212,6 @@ def incomplete(path: Path, error: Exception) -> FileError:
 
 def reason(error: Exception) -> str:
     """Returns an error message of the safetensors library in one line; of the system, only the reason."""
-    text = " ".join(str(error).removeprefix("Error while deserializing header: ").split())
+    text = " ".join(re.sub("^Error while deserializing( header)?: ", "", str(error)).split())
     refused = OF_SYSTEM.search(text)
     return refused[1] if refused else text

@@ -67,9 +67,8 @@ def load_contents(path: str, contents: bytes | None) -> Any:
     if key is not None and (kept := store.value("model", key, FORM)) is not None:
         return named(made(kept), key)
     with IMPORTS:  # late: they take longer than a model from the cache
-        from stepnet.layout.files.paths import existing
         from stepnet.model.stored.read import load_stored
-    model = load_stored(existing(path))
+    model = load_stored(path, contents)
     if key is None or (kept := kept_of(model)) is None:
         return model
     try:
@@ -77,10 +76,8 @@ def load_contents(path: str, contents: bytes | None) -> Any:
     except NotDataError:  # a structure of a class of its own, as a named tuple
         store.COUNTS["failed"] += 1
         return model
-    if small_contents(path) == contents:  # the key is of the file that was read, and not of one before it
-        store.put("model", key, data)
-        named(model, key)
-    return model
+    store.put("model", key, data)
+    return named(model, key)
 
 
 def named(model: Any, key: str) -> Any:

@@ -15,6 +15,7 @@ from stepnet.compiler.values.structure import DEEPEST, leaves, named_leaves
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError, ModelError, NetError, StepError, named
 from stepnet.layout.files.jsons import parsed
+from stepnet.layout.files.paths import existing
 from stepnet.layout.files.safetensors import is_safetensors, mapped, metadata_of
 from stepnet.layout.files.store import Store
 from stepnet.model.compose import Bidirectional, Layer, Stack
@@ -32,13 +33,14 @@ from stepnet.model.stored.reports import report_of
 from stepnet.model.stored.structures import blank_of, spec_of, structure_of
 
 
-def load_stored(path: Path) -> Graph | Layer:
-    """Reads the model in a .stepnet file.
+def load_stored(file: str, contents: bytes | None) -> Graph | Layer:
+    """Reads the model in a .stepnet file. contents: its bytes, if they are read already.
 
     Raises `FileError` for a file that is damaged, of another kind or of a later version, and `ModelError` for
     one whose net, structures and arrays do not fit together.
     """
-    arrays, metadata = mapped(path)
+    path = existing(file) if contents is None else Path(file)
+    arrays, metadata = mapped(path, contents)
     if KEY not in metadata:
         raise FileError(f"{path}: it has weights and no model: it was not written by model.save")
     data = metadata[KEY].encode()

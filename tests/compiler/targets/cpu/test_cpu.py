@@ -15,6 +15,7 @@ from stepnet.compiler.targets.cpu import (
     LlvmEngine,
     Processor,
     available_processors,
+    chosen_processor,
     host_processor,
     supported_processors,
     up_to,
@@ -82,6 +83,7 @@ def test_refusals_name_the_choices(name: str, supported: tuple[Processor, ...], 
 
 def forget() -> None:
     """The variable is read once per process; this has it read again."""
+    chosen_processor.cache_clear()
     host_processor.cache_clear()
     available_processors.cache_clear()
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         available_processors,
         baseline,
         beyond_neon,
+        chosen_processor,
         host_processor,
         permitted,
         supported_processors,
@@ -81,6 +82,7 @@ __all__ = [
     "beyond_neon",
     "caches",
     "cheapest",
+    "chosen_processor",
     "cover",
     "cycles",
     "host_processor",
@@ -105,8 +107,8 @@ HOMES = {
         "engine": "LlvmEngine",
         "machine.machine_code": "MachineCode",
         "machine.processor": (
-            "ARM NAMED VARIABLE Processor available_processors baseline beyond_neon host_processor "
-            "permitted supported_processors up_to without_amx"
+            "ARM NAMED VARIABLE Processor available_processors baseline beyond_neon chosen_processor "
+            "host_processor permitted supported_processors up_to without_amx"
         ),
         "products.arithmetic": "PAIRS WIDENED_PAIRS arithmetic",
         "products.matrix": "TILE_WRITERS MatrixTiles",

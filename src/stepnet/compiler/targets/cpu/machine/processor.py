@@ -7,7 +7,6 @@ STEPNET_CPU names. `available_processors()` has the narrower ones too, so AVX2 a
 on an AVX-512 machine.
 """
 
-import os
 import platform
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -19,7 +18,7 @@ from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.native.amx import has_permission
 from stepnet.compiler.native.arm import arm_features, sve_bytes
-from stepnet.compiler.native.identity import processor_identity
+from stepnet.compiler.native.identity import VARIABLE, chosen_processor, processor_identity, requested
 from stepnet.compiler.net.digest import digest
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.fork_guard import run_in_thread
@@ -96,7 +95,6 @@ NAMED = {
 """The instruction sets that users may name. Besides these there are `native`, the widest that this processor
 supports, and `generic`, the one that all processors of its family support.
 """
-VARIABLE = "STEPNET_CPU"
 
 
 @cache
@@ -111,7 +109,7 @@ def available_processors() -> tuple[Processor, ...]:
     wider than the environment variable STEPNET_CPU names. The variable is read once per process. Raises
     `InputError` if it names no instruction set of this processor.
     """
-    return up_to(requested(), tuple(map(permitted, supported_processors())))
+    return up_to(chosen_processor(), tuple(map(permitted, supported_processors())))
 
 
 def permitted(processor: Processor, has: Callable[[], bool] = has_permission) -> Processor:
@@ -125,11 +123,6 @@ def without_amx(processor: Processor) -> Processor:
     """Returns a processor without AMX, so that products of int8 are those of its vectors."""
     features = [each for each in processor.features.split(",") if not each.startswith("+amx-")]
     return replace(processor, features=",".join(features))
-
-
-def requested() -> str:
-    """Returns the value of the environment variable STEPNET_CPU; "" if it is not set."""
-    return os.environ.get(VARIABLE, "").strip()
 
 
 def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:

@@ -178,7 +178,8 @@ class Freezing:
         arrays: all arrays of the call. made: its results as the caller has them.
         """
         inputs, words, others = list[int](), dict[int, int](), dict[int, int]()
-        places = {pointer(array): place for place, array in enumerate(made) if array.flags.c_contiguous}
+        whole = [(place, array) for place, array in enumerate(made) if array.flags.c_contiguous]
+        places = {(pointer(array), array.nbytes): place for place, array in whole}
         results = [array for kind in arrays.results for array in kind]
         for word, array in zip(self.native.array_words, arrays.in_order, strict=True):
             address = pointer(array)
@@ -186,8 +187,8 @@ class Freezing:
                 continue
             if address == self.given:
                 inputs.append(word)
-            elif address in places and places[address] not in words:
-                words[places[address]] = word
+            elif (place := places.get((address, array.nbytes))) is not None and place not in words:
+                words[place] = word
             else:
                 others[word] = address
                 is_result = any(array is each for each in results)
