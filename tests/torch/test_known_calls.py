@@ -9,6 +9,7 @@ import pytest
 from tolerance import assert_close
 
 torch = pytest.importorskip("torch")
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
@@ -263,6 +264,78 @@ def test_zeros_that_have_no_memory(wanted: bool) -> None:
                 torch.autograd.backward([outputs, last], [zeros, torch.ones_like(last)])
             made.append([outputs.detach(), *[p.grad for p in layer.parameters() if wanted]])
         torch.testing.assert_close(*made, atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["training", "inference", "between"])
+@pytest.mark.parametrize("kind", ["GRU", "LSTMCell"])
+def test_freed_storages_are_refused(kind: str, mode: str) -> None:
+    """As PyTorch gives an address for a part of a freed storage: the offset of the part alone."""
+    layer, x = getattr(st, kind)(5, 6), torch.randn(*[3] * (kind == "GRU"), 4, 5)
+    weight = layer.weight_hh_l0 if kind == "GRU" else layer.weight_hh
+    for offset in (0, 9):
+        weight.data = torch.randn(offset + weight.numel())[offset:].view(weight.shape)
+        with torch.set_grad_enabled(mode != "inference"):
+            for _ in range(4):
+                outputs = layer(x)[0]
+                if mode != "inference":
+                    outputs.sum().backward()
+            outputs = layer(x)[0]
+            weight.untyped_storage().resize_(0)
+            with pytest.raises(InputError, match="has no memory: its storage was freed"):
+                outputs.sum().backward() if mode == "between" else layer(x)
+
+
+class Other(torch.Tensor):
+    """Tensors of a class that does PyTorch's operations on another tensor, `held`."""
+
+    held: Any
+
+    @classmethod
+    def of(cls, held: Any) -> Any:
+        """A tensor without memory of its own."""
+        made = cls._make_wrapper_subclass(cls, held.shape, dtype=held.dtype)  # type: ignore[attr-defined]
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Does an operation on the tensors that those of this class hold."""
+
+        def plain(value: Any) -> Any:
+            return value.held if isinstance(value, Other) else value
+
+        def wrapped(value: Any) -> Any:
+            return Other.of(value) if isinstance(value, torch.Tensor) else value
+
+        tree = torch.utils._pytree.tree_map
+        return tree(wrapped, function(*tree(plain, args), **tree(plain, kwargs or {})))
+
+
+@pytest.mark.parametrize("kind", ["GRU", "GRUCell", "Recurrence"])
+def test_tensors_of_classes_that_replace_operations_run_in_torch(kind: str) -> None:
+    """Also fake ones, of which a mode makes all tensors; machine code takes neither as a cotangent."""
+    cell = torch.nn.GRUCell(5, 6)
+    layers = {
+        "GRU": lambda: st.GRU(5, 6),
+        "GRUCell": lambda: st.GRUCell(5, 6),
+        "Recurrence": lambda: st.Recurrence(cell, (torch.zeros(1, 5), torch.zeros(1, 6))),
+    }
+    layer, x = layers[kind](), torch.randn(*[3] * (kind != "GRUCell"), 4, 5)
+    for _ in range(4):
+        expected = layer(x)[0]
+        expected.sum().backward()
+    made = layer(Other.of(x))[0]
+    torch.testing.assert_close(made.held, expected)
+    expected, ones = layer(x)[0], Other.of(torch.ones_like(expected))
+    with pytest.raises(InputError, match=r"a Other .* has no memory"):
+        expected.backward(ones)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert layer(x)[0].shape == expected.shape
+
+
+def test_sparse_sequences_of_a_recurrence_are_an_error_of_torch() -> None:
+    with pytest.raises(RuntimeError, match="sparse"):
+        two_outputs()(torch.randn(3, 4, 5, dtype=torch.float64).to_sparse())
 
 
 class TwoOutputs(torch.nn.Module):

@@ -26,6 +26,10 @@ VERSIONED_CAPSULE: Any = getattr(torch._C, "_to_dlpack_versioned", CAPSULE)
 """PyTorch's functions that lend the memory of a tensor by DLPack; older versions have the first alone."""
 IN_HOST_MEMORY = 1, 0
 """DLPack's kind and number of the CPU."""
+LEAST = 2**32 if torch.empty(1, device="cpu").data_ptr() >= 2**32 else 2**22
+"""The least address at which tensors lie. PyTorch gives one below it for a part of a tensor without memory:
+the offset of the part. Programs that are linked at fixed addresses begin at 4 MiB, and the heap behind them.
+"""
 
 
 def carried(tensors: Iterable[Any]) -> list[Any]:
@@ -129,9 +133,28 @@ class Lent:
 def in_memory(tensor: Any) -> Any:
     """Returns a tensor of the same numbers without a gradient, whose memory has them: parts of complex
     conjugates have those of the other sign, and zeros in derivatives of PyTorch have none.
+
+    Raises `InputError` for a tensor that has numbers and no memory.
     """
-    plain = tensor.detach().resolve_neg()
-    return plain.clone() if plain._is_zerotensor() else plain
+    plain = tensor.detach()
+    if plain._is_zerotensor():
+        return plain.clone()
+    check_memory(plain)
+    return plain.resolve_neg()
+
+
+def check_memory(*tensors: Any) -> None:
+    """Raises `InputError` for a tensor that has numbers and no memory: its storage was freed, or its class
+    keeps its numbers elsewhere, as that of fake tensors, which have none.
+    """
+    for tensor in tensors:
+        begin = tensor.data_ptr()
+        if begin < LEAST and tensor.numel() and begin == tensor.storage_offset() * tensor.itemsize:
+            raise InputError(
+                f"a {type(tensor).__name__} {list(tensor.shape)} among the parameters, the inputs or the "
+                "saved values has no memory: its storage was freed, as by untyped_storage().resize_(0), or "
+                "its class keeps no numbers there, as that of fake tensors: give a tensor with numbers"
+            )
 
 
 def array_of(tensor: Any) -> Array:

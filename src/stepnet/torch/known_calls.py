@@ -77,8 +77,9 @@ def noted(
     activation checkpointing needs. Returns the outputs and last states.
 
     layers: those of the module, compiled. found: the weights, and the kind. kinds: as of
-    `ResultLayout`. None for calls without gradients, of half precision and of no steps, which are none of
-    these. Raises `InputError` for weights of other shapes or dtypes than the layers have.
+    `ResultLayout`. None for calls without gradients, of half precision, of no steps and on tensors that are
+    not dense, which are none of these. Raises `InputError` for weights of other shapes or dtypes than the
+    layers have.
     """
     weights, kind = found
     zeros = [None] * layers.net.memories
@@ -93,4 +94,7 @@ def noted(
     passes = ON_HOST.passes(net, wanted, checkpoint, module.engine)
     layout = ResultLayout(tuple(data.shape[:2]), layers.net.outputs, kinds)
     call, _ = calls[kind] = TensorCall.of(passes, positions, tensors, layout), zeros
-    return [*APPLY(call, *tensors)]
+    try:
+        return [*APPLY(call, *tensors)]
+    except OtherTensorsError:
+        return None

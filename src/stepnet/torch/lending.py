@@ -5,7 +5,8 @@
 import ctypes
 from typing import Any
 
-from stepnet.compiler.values.lending import ROOM, Lender
+from stepnet.compiler.values.lending import ON_CPU, ROOM, DLTensor, Lender, dtype_word
+from stepnet.torch.arrays import LEAST
 from stepnet.torch.pytorch import pytorch
 
 torch: Any = pytorch("torch")
@@ -15,48 +16,27 @@ MAJOR, READ = 1, 5
 """The version of these functions that is known, and the number of the word with the address of the one that
 describes a tensor's memory, behind the version, a pointer and three other functions.
 """
-CODES = {
-    torch.float32: 0x12002,
-    torch.float64: 0x14002,
-    torch.uint8: 0x10801,
-    torch.float16: 0x11002,
-    torch.bfloat16: 0x11004,
+WORDS = {
+    getattr(torch, name): dtype_word(name) for name in ("float32", "float64", "uint8", "float16", "bfloat16")
 }
-"""DLPack's numbers of the dtypes that small calls have: the kind, the bits, and one number."""
-ON_CPU = 1
+"""DLPack's words of the dtypes that small calls have."""
 Reader = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
-
-
-class DescribedTensor(ctypes.Structure):
-    """A `DLTensor` of DLPack, with the sizes and strides behind it."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("axes", ctypes.c_int32),
-        ("dtype", ctypes.c_uint32),
-        ("sizes", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("start", ctypes.c_uint64),
-        ("numbers", ctypes.c_int64 * (2 * ROOM)),
-    )
 
 
 def describe(tensor: Any, address: int) -> int:
     """Writes the `DLTensor` of a tensor to an address; returns 0, or 1 for a tensor that lends no memory."""
-    is_plain = tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in CODES
+    is_plain = tensor.layout is torch.strided and tensor.is_cpu and tensor.dtype in WORDS
     if not is_plain or tensor.is_nested or tensor.dim() > ROOM:
         return 1
-    lent = DescribedTensor.from_address(address)
+    lent = DLTensor.from_address(address)
     try:
         lent.data = tensor.data_ptr()
     except RuntimeError:  # a transform of torch.func wraps it
         return 1
-    axes = tensor.dim()
-    lent.device[:], lent.axes, lent.dtype, lent.start = (ON_CPU, 0), axes, CODES[tensor.dtype], 0
-    lent.numbers[: 2 * axes] = (*tensor.shape, *tensor.stride())
-    lent.sizes = address + DescribedTensor.numbers.offset
-    lent.strides = lent.sizes + 8 * axes
+    axes, numbers = tensor.dim(), address + ctypes.sizeof(DLTensor)
+    lent.device[:], lent.axes, lent.dtype, lent.start = (ON_CPU, 0), axes, WORDS[tensor.dtype], 0
+    lent.sizes, lent.strides = numbers, numbers + 8 * axes
+    (ctypes.c_int64 * (2 * axes)).from_address(numbers)[:] = (*tensor.shape, *tensor.stride())
     return 0
 
 
@@ -77,4 +57,4 @@ def read_of(capsule: Any) -> int:
     return ctypes.c_uint64.from_address(begin + 8 * READ).value or own
 
 
-LENDER = Lender(read_of(getattr(torch.Tensor, EXCHANGE, None)), (torch.Tensor, torch.nn.Parameter))
+LENDER = Lender(read_of(getattr(torch.Tensor, EXCHANGE, None)), (torch.Tensor, torch.nn.Parameter), LEAST)

@@ -64,6 +64,12 @@ TO_TENSORS = {
     "Ragged": "x.to_packed()",
 }
 """Expressions that make sequences for PyTorch, by the class of `x`."""
+OF_PLAIN = {
+    "__torch_function__": torch._C._disabled_torch_function_impl,
+    "__torch_dispatch__": torch.Tensor.__torch_dispatch__,
+}
+"""What classes of tensors have that replace nothing, by the names of methods; see `has_own_functions`."""
+FAKE_MODE: Any = torch._C._TorchDispatchModeKey.FAKE
 MOST_KEPT = 64
 PADDED = "time", "batch"
 """The forms of sequences that lie in one tensor with an axis of time, and have no tensors of positions."""
@@ -436,13 +442,13 @@ def tensors_named(module: Any, names: Iterable[str]) -> list[Any]:
 
 def has_own_functions(tensors: Iterable[Any]) -> bool:
     """Tells whether a tensor's class may replace PyTorch's functions, as weights do while PyTorch computes
-    per-sample gradients. torch.nn's own functions must run on such tensors.
+    per-sample gradients, or its operations, as fake tensors do, which a mode may make of all others.
+    torch.nn's own functions must run on such tensors.
     """
-    kinds: Any = set(map(type, tensors))
-    if kinds <= PLAIN:
-        return False
-    plain = torch._C._disabled_torch_function_impl
-    return any(getattr(kind, "__torch_function__", plain) is not plain for kind in kinds - PLAIN)
+    if torch._C._len_torch_dispatch_stack() and torch._C._get_dispatch_mode(FAKE_MODE) is not None:
+        return True
+    others: Any = set(map(type, tensors)) - PLAIN
+    return any(getattr(kind, name, own) is not own for kind in others for name, own in OF_PLAIN.items())
 
 
 # ---- the engines -------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from stepnet.compiler.values.once import entry_of
 from stepnet.model.gradients.addressed import OneArray
 from stepnet.model.gradients.differentiable import Passes
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import PLAIN, array_of, form_of
+from stepnet.torch.arrays import PLAIN, array_of, form_of, in_memory
 from stepnet.torch.lending import LENDER
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.running import run_forward
@@ -306,11 +306,11 @@ def are_negated(tensors: Sequence[Any]) -> bool:
 
 def dense_of(tensor: Any) -> Any:
     """Returns a tensor whose memory has its numbers one after another, and not with the other sign, as parts
-    of complex conjugates have; None for None.
+    of complex conjugates have; None for None. Raises `InputError` for one without memory.
     """
     if tensor is None or (tensor.is_contiguous() and not tensor.is_neg()):
         return tensor
-    return tensor.resolve_neg().contiguous()
+    return in_memory(tensor).contiguous()
 
 
 def like(shape: tuple[int, ...], dtype: str) -> Any:

@@ -20,12 +20,12 @@ from stepnet.compiler.targets.cpu.machine.machine_code import BuiltIn
 from stepnet.compiler.targets.cpu.machine.memory import items_offset, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.values.lending import Spec, TensorList
+from stepnet.compiler.values.lending import Spec, TensorList, dtype_word
 
 Array = np.ndarray
 TABLE = (
     *("tensors", "tensor_count", "values", "value_count", "gaps", "gap_count", "records"),
-    *("read", "kind", "other_kind", "none", "kind_offset", "items_offset", "block", "run", "list"),
+    *("read", "kind", "other_kind", "least", "none", "kind_offset", "items_offset", "block", "run", "list"),
 )
 """The words of the table of a call's tensors.
 
@@ -34,7 +34,8 @@ values, value_count: the pointer to the table of values, and its number of entri
 gaps, gap_count: the pointer to the table of gaps, and its number of entries.
 records: the pointer to the records of the values, as `CallBlock` has them: a type, 0, and an address.
 read: the address of the function of the framework that describes a tensor.
-kind, other_kind: the addresses of the two classes of tensors. none: that of None.
+kind, other_kind: the addresses of the two classes of tensors. least: the least address of their memory.
+none: the address of None.
 kind_offset, items_offset: the offset of the class in an object, and of the pointer to the items in a list.
 block, run: the addresses of the call block and of the function that runs it.
 list: the pointer to the list of records, as the block takes it.
@@ -52,8 +53,6 @@ DLTENSOR = ("data", "device", "form", "sizes", "strides", "start")
 """The words of a `DLTensor` of DLPack. device: the kind and the number of the device. form: the number of
 axes, and the dtype.
 """
-ON_CPU, KINDS = 1, {"i": 0, "u": 1, "f": 2, "V": 4, "b": 6}
-"""DLPack's kind of device for the CPU, and its numbers for the kinds of dtypes of NumPy. V is bfloat16."""
 
 
 class TensorReader(NamedTuple):
@@ -88,7 +87,7 @@ def reader_of(
         for each, words in ((rows, TENSOR), (tensors.places, VALUE), (gaps, GAP))
     ]
     begins = [word for table in tables for word in (pointer(table), len(table))]
-    kinds = [*map(id, tensors.lender.kinds), id(None)]
+    kinds = [*map(id, tensors.lender.kinds), tensors.lender.least, id(None)]
     offsets = object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p), items_offset()
     words = np.array([*begins, pointer(records), tensors.lender.read, *kinds, *offsets, *block], np.int64)
     read, run = (each.bound(pointer(words)) for each in built_ins(processor))
@@ -104,8 +103,7 @@ def sizes_of(spec: Spec) -> Array:
 
 def form_of(spec: Spec) -> int:
     """Returns the word of DLPack for a number of axes and a dtype: its kind, its bits, and one number."""
-    shape, dtype = len(spec[0]), np.dtype(spec[1])
-    return shape | (KINDS[dtype.kind] | 8 * dtype.itemsize << 8 | 1 << 16) << 32
+    return len(spec[0]) | dtype_word(spec[1]) << 32
 
 
 @cache

@@ -9,14 +9,13 @@ from stepnet.compiler.targets.cpu.running.call_block import DONE, FRESH, LIST, N
 from stepnet.compiler.targets.cpu.running.tensors import (
     DLTENSOR,
     GAP,
-    ON_CPU,
     TABLE,
     TENSOR,
     VALUE,
 )
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
-from stepnet.compiler.values.lending import ROOM
+from stepnet.compiler.values.lending import ON_CPU, ROOM
 
 
 def write_tensors(processor: Processor) -> ir.Module:
@@ -97,7 +96,7 @@ class TensorCode:
             kind = code.and_(device, code.number(2**32 - 1))
             self.refuse(code.icmp_signed("!=", kind, code.number(ON_CPU)))
             self.refuse(code.icmp_signed("!=", own, form))
-            self.refuse(code.icmp_signed("==", data, code.number(0)))
+            self.refuse(code.icmp_unsigned("<", data, self.words["least"]))
             known, *given = (code.inttoptr(each, POINTER) for each in (sizes, *arrays))
             with code.loop(code.number(0), axes) as axis:
                 self.check(known, given, axis)

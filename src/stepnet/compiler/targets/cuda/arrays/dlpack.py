@@ -4,31 +4,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from stepnet.compiler.values.lending import DLTensor, dtype_word
 from stepnet.errors import InputError
 
 NAME = b"dltensor"
-CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-"""DLPack's numbers of the kinds of dtypes, by NumPy's letters."""
-BFLOAT = 4
-
-
-class DLTensor(ctypes.Structure):
-    """An array, as DLPack lays it out."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 class ManagedTensor(ctypes.Structure):
@@ -66,17 +45,13 @@ def capsule_of(address: int, shape: Sequence[int], dtype: str, place: tuple[int,
     address: of its first byte. place: the type and the number of its device. owner: keeps its memory.
     Raises `InputError` for a dtype that DLPack lacks.
     """
-    known = np.dtype(dtype)
-    code = BFLOAT if dtype == "bfloat16" else CODES.get(known.kind)
-    if code is None:
-        raise InputError(f"DLPack has no dtype {dtype}: take the array's numbers with .numpy()")
+    try:
+        word = dtype_word(dtype)
+    except KeyError:
+        raise InputError(f"DLPack has no dtype {dtype}: take the array's numbers with .numpy()") from None
     sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-    bits = 8 * known.itemsize
-    tensor = DLTensor(address, *place, len(shape), code, bits, 1, ctypes.cast(sizes, SIZES), None, 0)
+    tensor = DLTensor(address, place, len(shape), word, ctypes.addressof(sizes), None, 0)
     managed = ManagedTensor(tensor, None, ctypes.cast(give_back, ctypes.c_void_p))
     where = ctypes.addressof(managed)
     HELD[where] = managed, sizes, owner
     return python.PyCapsule_New(where, NAME, ctypes.cast(drop_unused, ctypes.c_void_p))
-
-
-SIZES = ctypes.POINTER(ctypes.c_int64)
