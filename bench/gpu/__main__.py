@@ -96,11 +96,12 @@ def matrices() -> None:
     """Print the estimates of steps whose memory is a matrix on an H100, beside what other kernels have to
     move: no GPU is needed.
     """
-    from bench.gpu.matrices import table
+    from bench.gpu.matrices import parts_table, table
 
-    for is_back in (False, True):
-        typer.echo("backward" if is_back else "forward")
-        for line in table(is_back):
+    tables = {"forward": table(), "backward": table(is_back=True), "parts of backward": parts_table()}
+    for name, lines in tables.items():
+        typer.echo(name)
+        for line in lines:
             typer.echo(line)
 
 

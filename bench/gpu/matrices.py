@@ -13,6 +13,7 @@ around them, which is a kernel or two for all steps.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from stepnet.compiler.targets.cuda import (
     EmulatedDevice,
     TrainedChunks,
     loop_of,
+    parts_of_decays,
     time_of_blocks,
     time_of_decays,
 )
@@ -150,6 +152,40 @@ def backward_time(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision
         elif part.node is not None and part.node.operation == "matrix_gradients":
             total += time_of_decays(schedule.net, part.node, rows, facts, way)
     return total
+
+
+def gradient_parts(rnn: sn.RNN, rows: int, facts: DeviceFacts, way: CudaPrecision) -> list[str]:
+    """Returns columns of the backward pass: its loops, that of what is written first; the gradients of a
+    matrix that decays, the bytes of their kernel, and its parts.
+    """
+    halved = Halved.of(rnn.net, range(len(rnn.net.inputs)), chunks=TrainedChunks(facts.shared))
+    schedule = halved.second.schedule.planned(PLANNING)
+    loops, columns = list[str](), [""] * 7
+    for part in schedule.parts:
+        if part.kind == "recurrence" and part.plan is not None:
+            loops.append(f"{loop_time(part.plan, rows, facts, way):.2f}")
+        elif part.node is not None and part.node.operation == "matrix_gradients":
+            given = schedule.net, part.node, rows, facts, way
+            times = [time_of_decays(*given), *parts_of_decays(*given).values()]
+            columns = [f"{time:.{2 if place < 2 else 3}f}" for place, time in enumerate(times)]
+    return [" + ".join(loops), *columns]
+
+
+def parts_table() -> Iterator[str]:
+    """Yields the lines of the table of what takes the time of the backward pass."""
+    columns = ["", "numbers", "sequences", "estimate", "by the least", "loops", "decays", "its bytes"]
+    columns += ["waits for reads", "loads, stores", "products", "chains", "barriers"]
+    yield "| " + " | ".join(columns) + " |"
+    yield "| --- | --- | ---: | ---: | ---: | --- |" + " ---: |" * 7
+    facts = EmulatedDevice().facts
+    ways: tuple[tuple[CudaPrecision, int], ...] = ("float32", 4), ("bfloat16", 2)
+    for case in cases():
+        for (way, size), rows in product(ways if any(case.back) else (), BATCHES):
+            rnn = case.model()
+            now = backward_time(rnn, rows, facts, way)
+            numbers = [f"{now:.2f}", f"{now / case.others(rows, size, is_back=True):.2f}"]
+            numbers += gradient_parts(rnn, rows, facts, way)
+            yield f"| {case.name.replace('_', ' ')} | {way} | {rows} | " + " | ".join(numbers) + " |"
 
 
 def stepwise_time(rnn: sn.RNN, rows: int, facts: DeviceFacts) -> float:

@@ -26,6 +26,7 @@ from stepnet.compiler.net.ir import Builder, Net, Recur, with_inputs
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Type
 from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.load import FitsChunks, MatrixSizes
+from stepnet.compiler.plan.passes.behind_reads import behind_reads
 from stepnet.compiler.plan.passes.divide import divide
 from stepnet.compiler.plan.passes.outward import Outward
 from stepnet.compiler.plan.passes.when import When, when_inside
@@ -157,7 +158,7 @@ def divided(net: Net, fits: FitsChunks) -> Net:
         core = matrix_core(recur)
         return core if isinstance(core, str) else ""
 
-    return net if is_nested(net) else divide(net, fits, refuse)
+    return net if is_nested(net) else divide(behind_reads(net, fits), fits, refuse)
 
 
 def core_in_chunks(net: Net, number: int, fits: FitsChunks) -> MatrixCore | str:

@@ -12,6 +12,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.compiler.plan.groups import Groups, is_plain, results_of, waves, windows_in_place
 from stepnet.compiler.plan.inner import has_inner
 from stepnet.compiler.plan.inner_sequences import why_in_parts
+from stepnet.compiler.plan.passes.behind_reads import behind_reads
 from stepnet.compiler.plan.passes.divide import divide
 from stepnet.compiler.plan.passes.lift import lift
 from stepnet.compiler.plan.passes.unloop import unloop
@@ -33,7 +34,7 @@ def cut_of(traced: Net, lifted: Net | None, planning: Planning) -> Cut:
     if lifted is not None:
         return lifted, parts_of(lifted, planning)
     fits = planning.costs.chunks
-    alone = traced if fits is None else divide(traced, fits)
+    alone = traced if fits is None or is_nested(traced) else divide(behind_reads(traced, fits), fits)
     single = plan_of_all(alone, planning)
     if single is not None:
         return alone, (single_part(single),)

@@ -281,6 +281,24 @@ def test_sink_leaves_vectors_where_they_are_joined_as_they_are_computed() -> Non
     assert "concatenate" not in after
 
 
+def test_sink_leaves_what_a_sum_over_a_memory_needs() -> None:
+    def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        """Reads a large memory, which stays in the loop, by what another output adds up, which leaves it."""
+        S, seen = memory["S"], np.tanh(x + memory["h"])
+        read = (S * seen[:, :, None]).sum(1) @ p["V"]
+        return (read, seen.sum(-1)), {"S": 0.5 * S + x[:, :, None], "h": 0.5 * memory["h"] + x}
+
+    rnn = sn.RNN(step, {"V": np.ones((32, 5))}, memory={"S": (64, 32), "h": 64})
+    x = np.random.default_rng(0).normal(size=(2, 6, 64))
+    (read, total), _ = rnn(x, engine="llvm")
+    matrix, h = np.zeros((2, 64, 32)), np.zeros((2, 64))
+    for at in range(6):
+        seen = np.tanh(x[:, at] + h)
+        np.testing.assert_allclose(read[:, at], np.einsum("rkv,rk->rv", matrix, seen) @ np.ones((32, 5)))
+        np.testing.assert_allclose(total[:, at], seen.sum(-1))
+        matrix, h = 0.5 * matrix + x[:, at, :, None], 0.5 * h + x[:, at]
+
+
 def test_sink_leaves_a_small_output_inside() -> None:
     body = optimised_body(lambda x, h, p: (h * 2, np.tanh(x + h @ p["R"])))
     assert "multiply" in operations(body)

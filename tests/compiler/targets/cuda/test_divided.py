@@ -116,6 +116,21 @@ def test_explain_has_the_time_of_each_loop() -> None:
     assert "units are alone; 0.0" in text
 
 
+def test_sums_of_the_adjoint_of_n_run_after_its_loop() -> None:
+    """So that its units are alone, too; sums of up to 32 numbers need not leave it for that."""
+    shapes = {**dict.fromkeys("qkv", (8, 48)), "i": (8,), "f": (8,)}
+    rnn = sn.RNN(sn.cells.mlstm, memory={"C": (8, 48, 48), "n": (8, 48), "m": (8,)})
+    found, run = list[Arrays](), sn.vjp(rnn)
+    for engine, dtype in (("interpret", "f8"), (ENGINE, "f4")):
+        outputs, backward = run(values(shapes, 1, 5, dtype=dtype), engine=engine)
+        seeds = values({"h": outputs[0].shape}, dtype=dtype)
+        found.append(backward(seeds["h"], None).inputs)
+    for name, right in found[0].items():
+        assert_close(found[1][name], right, 5, 48 * 48)
+    text = " ".join(run.explain(engine=ENGINE, rows=16, steps=64).split())
+    assert re.findall("moves values between units; (.{15})", text) == ["units are alone"] * 2
+
+
 def test_streams_of_divided_recurrences_go_on_from_step_to_step() -> None:
     rnn, x = mlstm(), values(SHAPES, 2, 5)
     right, last = rnn(values(SHAPES, 2, 5, dtype="f8"), engine="interpret")

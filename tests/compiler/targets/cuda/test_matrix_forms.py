@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 
+import stepnet as sn
 from stepnet.compiler.plan import with_early_reads
 from stepnet.compiler.targets.cuda import loop_of
 from tests.compiler.targets.cuda.matrix_steps import RAGGED, MatrixStep
@@ -69,6 +70,31 @@ def test_steps_run_in_chunks_however_they_are_written(name: str) -> None:
         expected, last = step.rnn()(x, step.initial().astype("f8"), engine="interpret")
         for found, right in ((outputs.values, expected.values), (final, last)):
             assert_close(found, right, max(RAGGED), 64)
+
+
+def test_norms_and_projections_of_what_is_read_run_behind_the_chunks() -> None:
+    """So do their gradients, in chunks too."""
+    weights = np.random.default_rng(4).normal(size=(64, 20))
+
+    def step(x: Any, S: Any, p: Any) -> Any:
+        """Computes a step of heads that decay, whose outputs are normalised, gated and projected."""
+        S = S * x["g"][:, :, None, None] + x["k"][..., :, None] * x["v"][..., None, :]
+        y = (S * x["q"][..., None]).sum(-2)
+        y = y / np.sqrt((y * y).mean(-1)[..., None] + 0.1) * np.tanh(x["v"])
+        return y.reshape(-1, 64) @ p, S
+
+    shapes: dict[str, tuple[int, ...]] = {**dict.fromkeys("qkv", (2, 32)), "g": (2,)}
+    found = list[dict[str, Array]]()
+    for engine, dtype in (("interpret", "f8"), ("cuda-emulated", "f4")):
+        made = MatrixStep(step, (2, 32, 32), shapes, weights.astype(dtype), unit="k", rates="g")
+        rnn, x = made.rnn(), {name: each[None].astype(dtype) for name, each in made.values(20).items()}
+        (outputs, _), backward = (run := sn.vjp(rnn))(x, engine=engine)
+        slopes = backward(np.ones_like(outputs), None)
+        found.append({"outputs": outputs, "params": slopes.params, **slopes.inputs})
+    for name, right in found[0].items():
+        assert_close(found[1][name], right, 20, 32 * 64)
+    for said in (rnn.explain("cuda", rows=16, steps=64), run.explain(engine="cuda", rows=16, steps=64)):
+        assert BY_CHUNKS in " ".join(str(said).split())
 
 
 def test_one_head_is_a_head() -> None:

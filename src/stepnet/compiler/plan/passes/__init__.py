@@ -30,13 +30,14 @@ def late(name: str) -> Pass:
     return rewrite
 
 
-FOLD = late("fold")
+FOLD, SINK = late("fold"), late("sink")
 PIPELINE: Pipeline = (
     late("prune"),
     FOLD,
     *map(late, ("chain", "split_concat_matmul", "split", "factor", "regroup", "columns", "legalise")),
     narrow,
-    *map(late, ("inside", "hoist", "sink")),
+    *map(late, ("inside", "hoist")),
+    SINK,
     FOLD,
     *map(late, ("merge", "join")),
 )

@@ -8,9 +8,10 @@ or a scan moves: anything smaller is cheaper in the loop, in registers. An outpu
 replaced by the input.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from stepnet.compiler.net.ir import Builder, Net, ancestors
+from stepnet.compiler.net.ir import Builder, Net, Recur, ancestors
 from stepnet.compiler.net.type_rules import recur_extent
 from stepnet.compiler.net.types import CONST
 from stepnet.compiler.plan.inner import is_inner
@@ -26,17 +27,26 @@ result, and has at least LARGE elements.
 """
 
 
+Leaving = Callable[[Recur], set[int]]
+"""A function that returns the nodes of a recurrence's body that run after the loop."""
+
+
 def sink(net: Net) -> Net:
     """Moves work that no memory depends on out of the loops of recurrences, to after them. There it is done
     for many steps at once, as by one large product.
     """
+    return sunk_by(net, leaving)
+
+
+def sunk_by(net: Net, leave: Leaving) -> Net:
+    """Moves the nodes that `leave` finds out of the loops of recurrences, to after them."""
     builder = Builder()
     copy_of: list[int] = []
     results: dict[int, list[int]] = {}
     for number, node in enumerate(net.nodes):
         operands = [copy_of[operand] for operand in node.inputs]
         if node.operation == "recur":
-            results[number] = sunk(builder, net, number, operands)
+            results[number] = sunk(builder, net, number, operands, leave)
             copy_of.append(-1)
         elif node.operation == "result" and node.inputs[0] in results:
             of: int = node.attributes["of"]
@@ -46,41 +56,43 @@ def sink(net: Net) -> Net:
     return builder.net(copy_of[result] for result in net.results)
 
 
-def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
+def sunk(builder: Builder, net: Net, number: int, operands: list[int], leave: Leaving) -> list[int]:
     """Rebuilds a recurrence without the work that can run after it, and adds this work after it. Returns the
     new numbers of the recurrence's results.
 
-    builder: makes the new net. operands: the recurrence's operands in it.
+    builder: makes the new net. operands: the recurrence's operands in it. leave: finds that work.
     """
     node = net.nodes[number]
     recur = node.recur
-    body, outputs = recur.body, recur.outputs
-    late = leaving(body, outputs, recur.following)
-    frontier = [value for value in loop_outputs(body, late, outputs) if value not in recur.sequences]
+    staying, frontier = without(recur, leave(recur))
+    results = staying.add_results(builder, operands, node.source)
+    outside = dict(zip((*recur.body.inputs, *frontier), (*operands, *results.outputs), strict=True))
+    deep = recur_extent([builder.type_of(operands[0])], node.attributes)
+    outward = Outward(builder, recur.body, deep, set(), outside)
+    return [outward.number(output) for output in recur.outputs] + results.memories
+
+
+def without(recur: Recur, late: set[int]) -> tuple[Recur, list[int]]:
+    """Returns a recurrence without the nodes `late` of its body, and the nodes that it then outputs."""
+    body = recur.body
+    frontier = [value for value in loop_outputs(body, late, recur.outputs) if value not in recur.sequences]
     inner = Builder()
     copy_of: dict[int, int] = {}
     for value, body_node in enumerate(body.nodes):
         if value not in late:
             copy_of[value] = inner.copy(body_node, [copy_of[operand] for operand in body_node.inputs])
-    new_body = inner.net(
-        [*(copy_of[value] for value in frontier), *(copy_of[value] for value in recur.following)]
-    )
-    results = replace(recur, body=new_body).add_results(builder, operands)
-    outside = dict(zip((*body.inputs, *frontier), (*operands, *results.outputs), strict=True))
-    deep = recur_extent([builder.type_of(operands[0])], node.attributes)
-    outward = Outward(builder, body, deep, set(), outside)
-    return [outward.number(output) for output in outputs] + results.memories
+    results = inner.net(copy_of[value] for value in (*frontier, *recur.following))
+    return replace(recur, body=results), frontier
 
 
-def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """Returns the nodes of a body (the net of a step) that can run after the loop: those that only outputs
-    need, if they contain a product, a reduction or a scan. The others stay, as do nodes that read sequences
-    inside a step or the step index, or that reduce a large memory to a small result.
-
-    outputs, following: the nodes of the outputs, and of the next memories.
+def leaving(recur: Recur, with_read_outs: bool = False) -> set[int]:
+    """Returns the nodes of the net of a step that can run after the loop: those that only outputs need, if
+    they contain a product, a reduction or a scan. The others stay, as do nodes that read sequences inside a
+    step or the step index, or, without `with_read_outs`, that reduce a large memory to a small result.
     """
-    needed = ancestors(body.nodes, following)
-    late: set[int] = set()
+    body, outputs = recur.body, recur.outputs
+    needed = ancestors(body.nodes, recur.following)
+    late, kept = set[int](), set[int]()
     for output in outputs:
         only = {
             number
@@ -93,10 +105,14 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
         if any(body.nodes[number].kind in ("matmul", "reduce", "scan") for number in only) and not any(
             body.nodes[number].operation == "index" for number in only
         ):
-            late |= set() if is_read_out(body, only, output) else only - read_outs(body, only)
+            if with_read_outs:
+                late |= only
+            elif not is_read_out(body, only, output):
+                kept |= (own := read_outs(body, only))
+                late |= only - own
     late -= joined(body, late)
-    # A node that another output needs in the loop stays, with all that it depends on.
-    staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
+    # A node that another output, or a sum that stays, needs in the loop stays, with all that it depends on.
+    staying = ancestors(body.nodes, [*kept, *(output for output in outputs if output not in late)])
     return late - staying
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.arrays.products import WAYS, contracted, multiply
     from stepnet.compiler.targets.cuda.assembler import assembled, ptxas
     from stepnet.compiler.targets.cuda.chunked.costs import chunk_choices
-    from stepnet.compiler.targets.cuda.chunked.decay_costs import decay_time, time_of_decays
+    from stepnet.compiler.targets.cuda.chunked.decay_costs import decay_time, parts_of_decays, time_of_decays
     from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm, decay_form
     from stepnet.compiler.targets.cuda.chunked.decays import DecayWriter, decay_code
     from stepnet.compiler.targets.cuda.chunked.decays_of_keys import KeyDecayWriter
@@ -157,6 +157,7 @@ __all__ = [
     "multiply",
     "part_code",
     "parts_of",
+    "parts_of_decays",
     "ptxas",
     "put",
     "refilled_lanes",
@@ -181,7 +182,7 @@ HOMES = {
         "arrays.products": "WAYS contracted multiply",
         "assembler": "assembled ptxas",
         "chunked.costs": "chunk_choices",
-        "chunked.decay_costs": "decay_time time_of_decays",
+        "chunked.decay_costs": "decay_time parts_of_decays time_of_decays",
         "chunked.decay_form": "DecayForm decay_form",
         "chunked.decays": "DecayWriter decay_code",
         "chunked.decays_of_keys": "KeyDecayWriter",

@@ -13,7 +13,7 @@ from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import STEPS
 from stepnet.compiler.plan.load import CallSize, CostModel, FiberCosts
-from stepnet.compiler.plan.passes import PIPELINE, Pipeline
+from stepnet.compiler.plan.passes import PIPELINE, SINK, Pipeline, late
 from stepnet.compiler.plan.passes.centre import centre
 from stepnet.compiler.plan.passes.read_before import read_before
 from stepnet.compiler.plan.passes.together import together
@@ -54,10 +54,20 @@ COSTS = CostModel(
 """The costs by which nets are planned: matrices are not cut into fibers, as each thread takes elements, and a
 sum over steps is no chain of all of them.
 """
-PASSES = (*PIPELINE[:2], centre, read_before, *PIPELINE[2:-1], together, *PIPELINE[-1:])
+AT_SINK = PIPELINE.index(SINK)
+PASSES = (
+    *PIPELINE[:2],
+    centre,
+    read_before,
+    *PIPELINE[2:AT_SINK],
+    late("sink_sums"),
+    *PIPELINE[AT_SINK + 1 : -1],
+    together,
+    *PIPELINE[-1:],
+)
 """The passes for GPUs: a step adds up its units once less for each mean of a product, several steps of a
-matrix that is a memory are computed together, and a thread reads a column of a matrix once for several
-vectors of a row.
+matrix that is a memory are computed together, a thread reads a column of a matrix once for several
+vectors of a row, and sums leave a loop whose units need nothing of each other besides.
 """
 ONE_BY_ONE = (
     f"its steps run one by one: calls are recorded up to {LIMITS}, and where steps are not counted from "

@@ -5,6 +5,7 @@ Nothing of it was measured.
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from math import ceil
 
 from stepnet.compiler.net.decays import decay_operands
@@ -27,8 +28,9 @@ from stepnet.compiler.targets.cuda.chunked.form import (
 )
 from stepnet.compiler.targets.cuda.chunked.sizes import TILE_ROWS
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
-from stepnet.compiler.targets.cuda.tensor.costs import SCHEDULERS
+from stepnet.compiler.targets.cuda.tensor.costs import SCHEDULERS, TimeByParts
 from stepnet.compiler.targets.cuda.tensor.facts import facts_of
+from stepnet.compiler.values.records import dataclass
 
 MEETINGS, MEETINGS_OF_KEYS = 9, 7
 """The barriers of a chunk, in both passes."""
@@ -48,16 +50,46 @@ WAITS = 3
 """The instructions of a turn of a sum that wait for one another."""
 
 
+@dataclass(frozen=True)
+class DecayTime(TimeByParts):
+    """The microseconds of a chunk of a block, by what takes them.
+
+    reads: waits for main memory. moves: the instructions of loads and stores.
+    """
+
+    reads: float
+    moves: float
+    products: float
+    chains: float
+    barriers: float
+
+
 def time_of_decays(net: Net, node: Node, rows: int, device: DeviceFacts, way: str) -> float:
     """Estimates the microseconds of a step of some sequences, of a node `matrix_gradients` of a net.
 
     way: how float32 is multiplied.
     """
+    heads, form = form_of_node(net, node, device, way)
+    return decay_time(form, rows, heads, device)
+
+
+def parts_of_decays(net: Net, node: Node, rows: int, device: DeviceFacts, way: str) -> dict[str, float]:
+    """Estimates what takes that time, by name: the bytes that are moved, if nothing else took time, and the
+    parts of `DecayTime`, one after another.
+    """
+    heads, form = form_of_node(net, node, device, way)
+    parts, turns = decay_parts(form, device), ceil(rows * heads / device.multiprocessors)
+    each = {field.name: turns * getattr(parts, field.name) / form.steps for field in fields(parts)}
+    return {"bytes": decay_bytes(form, rows * heads) / MAIN_BYTES, **each}
+
+
+def form_of_node(net: Net, node: Node, device: DeviceFacts, way: str) -> tuple[int, DecayForm]:
+    """Returns the number of heads, and the kernel of a node `matrix_gradients`."""
     reads, ends = node.attributes["reads"], node.attributes["ends"]
     operands = decay_operands([net.type_of(number) for number in node.inputs], reads, ends)
     heads, form = form_of(operands, way, device.shared)
     assert form is not None, "the gradient does not fit, which `TrainedChunks` refuses"
-    return decay_time(form, rows, heads, device)
+    return heads, form
 
 
 def instructions_of_key(form: DecayForm) -> float:
@@ -89,14 +121,13 @@ def beside_instructions(products: Sequence[tuple[int, int, int]], way: str) -> f
     return max(warps)
 
 
-def decay_time(form: DecayForm, rows: int, heads: int, device: DeviceFacts) -> float:
-    """Estimates the microseconds of a step of some sequences."""
+def decay_parts(form: DecayForm, device: DeviceFacts) -> DecayTime:
+    """Estimates the time of a chunk of a block."""
     facts = facts_of(device)
     steps, keys, values, reads, writes = form.steps, form.keys, form.values, form.reads, form.writes
     instruction = facts.warp + facts.scheduler * WARPS / SCHEDULERS
-    vectors = (2 * reads + writes) * (keys + values) + (2 * keys if form.by_key else 0)
     moved = LOADED if form.has_after else 0
-    loaded = (LOADED * vectors * steps + (moved + KEPT_FOUR) * keys * values) / THREADS + 2 * FETCHES
+    loaded = (LOADED * vectors_of(form) * steps + (moved + KEPT_FOUR) * keys * values) / THREADS + 2 * FETCHES
     products = [(keys, values, reads * steps), (keys, values, writes * steps)]
     of_values = [(steps, steps, values)] * (reads * writes)
     if form.by_key:
@@ -115,15 +146,28 @@ def decay_time(form: DecayForm, rows: int, heads: int, device: DeviceFacts) -> f
     loaded += SHOWN * form.gradients * steps / THREADS
     multiplying = sum(tile_instructions(*each, form.way, WARPS) for each in products)
     multiplying += beside_instructions(beside, form.way)
-    alone = (
-        reads_of(form) * FETCHED * facts.read
-        + instruction * (loaded + multiplying)
-        + chains
-        + meetings * facts.barrier
-    )
+    waits = reads_of(form) * FETCHED * facts.read
+    return DecayTime(waits, instruction * loaded, instruction * multiplying, chains, meetings * facts.barrier)
+
+
+def vectors_of(form: DecayForm) -> int:
+    """Returns how many numbers of vectors and decays both passes load for a step."""
+    both = (2 * form.reads + form.writes) * (form.keys + form.values)
+    return both + (2 * form.keys if form.by_key else 0)
+
+
+def decay_time(form: DecayForm, rows: int, heads: int, device: DeviceFacts) -> float:
+    """Estimates the microseconds of a step of some sequences."""
+    facts = facts_of(device)
     together = max(1, min(device.registers // (REGISTERS * THREADS), device.shared // form.shared))
     used = min(together, ceil(rows * heads / device.multiprocessors))
     at_once = used * device.multiprocessors
-    bytes_moved = min(rows * heads, at_once) * 4 * (vectors + form.gradients + 2 * keys * values / steps)
-    step = max((1 + facts.crowd * (used - 1)) * alone / steps, bytes_moved / MAIN_BYTES)
+    moved = decay_bytes(form, min(rows * heads, at_once))
+    alone = decay_parts(form, device).total / form.steps
+    step = max((1 + facts.crowd * (used - 1)) * alone, moved / MAIN_BYTES)
     return ceil(rows * heads / at_once) * step
+
+
+def decay_bytes(form: DecayForm, blocks: int) -> float:
+    """Returns the bytes that some blocks move in main memory for a step."""
+    return blocks * 4 * (vectors_of(form) + form.gradients + 2 * form.keys * form.values / form.steps)

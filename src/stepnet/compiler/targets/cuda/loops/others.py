@@ -201,7 +201,9 @@ def of_units(
         code, form = units_code(plan), UnitForm(fibers)
         ahead = form.steps_ahead(len(recur.sequences))
         time = unit_choice(replace(form, ahead=ahead), recur.sequences, rows, facts).microseconds
-        numbers = sum(recur.body.type_of(number).size for number in (*recur.sequences, *recur.outputs))
+        read = {operand for node in recur.body.nodes for operand in node.inputs} | {*recur.outputs}
+        moved = [*({*recur.sequences} & read), *recur.outputs]
+        numbers = sum(recur.body.type_of(number).size for number in moved)
         time = max(time, rows * 4 * numbers / MAIN_BYTES)
         said = f"{alone}; {time:.2f} us for a step"
         return None if code is None else ChosenLoop(code, 0, said, time)
