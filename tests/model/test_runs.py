@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from same_bits import assert_same_bits
 from turns import in_turns
 from zoo import uniform
@@ -17,12 +18,14 @@ from stepnet.compiler.grad import halves, vjp
 from stepnet.compiler.net import Net
 from stepnet.compiler.targets import Call, checked_engine
 from stepnet.compiler.values import named_leaves
+from stepnet.compiler.values.lending import TensorList
 from stepnet.errors import InputError
 from stepnet.model.executables import MOST_FORMS, Runs, form_of
-from stepnet.model.gradients.addressed import AddressedNet
+from stepnet.model.gradients.addressed import TensorNet
 from stepnet.model.layers import LayerPrograms
 from stepnet.model.program import NetProgram
 from stepnet.ragged import Positions, offsets_of
+from stepnet.torch.lending import LENDER
 
 Array = np.ndarray
 AUTO = checked_engine("auto")
@@ -126,15 +129,13 @@ def test_parameters_at_addresses_do_not_stay_for_calls_on_arrays() -> None:
     for _ in range(3):
         assert_same_bits(answers(runs, params, call), expected)
     ends, others = program.ends, parameters(program)
-    at_addresses = AddressedNet(program, AUTO, call.positions, [False] * len(program.net.inputs), None)
     kinds = zip((*ends.sequences, *ends.memories, *ends.statics), call.given, strict=True)
     inputs: dict[int, Any] = dict(kinds) | dict(zip(ends.parameters, others, strict=True))
-    made = [np.empty(*spec) for spec in at_addresses.made]
-    addresses = [
-        [array.ctypes.data for array in arrays]
-        for arrays in ([*(inputs[place] for place in sorted(inputs))], made)
-    ]
-    assert at_addresses(*addresses)
+    on_tensors = TensorNet(program, AUTO, call.positions, [False] * len(program.net.inputs), None)
+    arrays = [*(inputs[place] for place in sorted(inputs)), *(np.empty(*spec) for spec in on_tensors.made)]
+    specs = [(array.shape, array.dtype.name) for array in arrays]
+    places = [(tensor, 0) for tensor in range(len(arrays))]
+    assert on_tensors.on(TensorList(LENDER, specs, places, {}))([*map(torch.from_numpy, arrays)])
     assert_same_bits(answers(runs, params, call), expected)
 
 

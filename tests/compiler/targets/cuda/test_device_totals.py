@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from tolerance import distance
+from tolerance import distance, tolerance
 
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Type
 from stepnet.compiler.net.interpreter import LevelSizes, contract
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevice
 from stepnet.compiler.targets.cuda.arrays.totals import reduced_to_rows, total

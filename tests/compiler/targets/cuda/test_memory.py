@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from tolerance import distance
+from tolerance import distance, tolerance
 
 from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.pairs import OVER, PairPlaces
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevice, assembled, ptxas
 from stepnet.compiler.targets.cuda.arrays import moves, sums

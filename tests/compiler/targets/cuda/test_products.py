@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from tolerance import distance
+from tolerance import distance, tolerance
 
 from stepnet.compiler.net.encodings import rounded
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.targets.cuda import (
     WAYS,
     CudaMemory,

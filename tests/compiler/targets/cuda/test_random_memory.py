@@ -4,11 +4,10 @@ the host in float64.
 
 import numpy as np
 import pytest
-from tolerance import distance
+from tolerance import distance, tolerance
 
 from stepnet.compiler.net.memory import HOST
 from stepnet.compiler.net.pairs import OVER, PairPlaces
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.targets.cuda import WAYS, CudaMemory, DeviceFacts, EmulatedDevice, contracted, multiply
 from stepnet.compiler.values.dtypes import DTYPES

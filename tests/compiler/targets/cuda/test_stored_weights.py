@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from llvmlite import ir
-from tolerance import distance
+from tolerance import distance, tolerance
 
 import stepnet as sn
 import stepnet.torch
 from stepnet.compiler.net import Builder, Net
-from stepnet.compiler.net.tolerance import tolerance
 from stepnet.compiler.plan import Plan
 from stepnet.compiler.plan.passes.rewrite import rewritten
 from stepnet.compiler.targets.cuda import CudaOptions
