@@ -199,6 +199,7 @@ def become_model(ready: Any) -> Any:
     with IMPORTS:  # one thread at a time, and between two forks
         if model is not None and type(ready) is ReadyModel:
             # By one call, so that no interrupt comes between the two.
-            new = model.__dict__, type(model)
+            kind: Any = type(model)
+            new = model.__dict__, kind
             any(map(object.__setattr__, (ready, ready), ("__dict__", "__class__"), new))
     return ready

@@ -159,25 +159,6 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         sn.load(path)
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_not_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, models = tmp_path / "m.stepnet", [rnn_of("gru", 3, 4, seed=seed) for seed in (0, 1)]
-    models[0].save(path)
-
-    def replaced(path: str) -> Path:
-        """Replaces the file between the computation of its key and reading it."""
-        models[1].save(path, force=True)
-        return Path(path)
-
-    with monkeypatch.context() as other:
-        other.setattr("stepnet.layout.files.paths.existing", replaced)
-        assert_same_bits(sn.load(path).params, models[1].params)
-    for model in models:
-        model.save(path, force=True)
-        assert_same_bits(sn.load(path).params, model.params)
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
 @pytest.mark.parametrize("ending", ["stepnet", "onnx"])
 def test_a_pipe_is_refused_at_once(ending: str, tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ def cut_of(traced: Net, lifted: Net | None, planning: Planning) -> Cut:
     if lifted is not None:
         return lifted, parts_of(lifted, planning)
     fits = planning.costs.chunks
-    alone = traced if fits is None or is_nested(traced) else divide(behind_reads(traced, fits), fits)
+    alone = traced
+    if fits is not None:
+        alone = divide(traced if is_nested(traced) else behind_reads(traced, fits), fits)
     single = plan_of_all(alone, planning)
     if single is not None:
         return alone, (single_part(single),)

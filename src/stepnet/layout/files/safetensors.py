@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, deserialize, numpy, safe_open
+from safetensors import SafetensorError, numpy, safe_open
 
 from stepnet.compiler.net.types import MappedFile
 from stepnet.errors import FileError
@@ -105,13 +105,13 @@ def mapped(path: Path, contents: bytes | None = None) -> tuple[dict[str, Array],
             with cast(Any, safe_open(path, framework="numpy")), open(path, "rb") as stream:
                 content = MappedFile(stream.fileno(), 0, access=ACCESS_READ)
         else:
-            deserialize(contents)  # as `safe_open`, it checks names, shapes and places
+            cast(Any, numpy).deserialize(contents)  # as `safe_open`, it checks names, shapes and places
     except SafetensorError as error:
         raise incomplete(path, error) from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
     described: dict[str, Any] = json.loads(content[LENGTH : LENGTH + length])
-    metadata = described.pop(METADATA, None) or {}
+    metadata: dict[str, str] = described.pop(METADATA, None) or {}
     begin = LENGTH + length
     return {
         name: mapped_array(content, begin, entry, f"{path}: {name!r}") for name, entry in described.items()
