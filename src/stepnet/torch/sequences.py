@@ -68,7 +68,7 @@ OF_PLAIN = {
     "__torch_function__": torch._C._disabled_torch_function_impl,
     "__torch_dispatch__": torch.Tensor.__torch_dispatch__,
 }
-"""What classes of tensors have that replace nothing, by the names of methods; see `has_own_functions`."""
+"""The methods of tensor classes that replace nothing, by name; see `has_own_functions`."""
 FAKE_MODE: Any = torch._C._TorchDispatchModeKey.FAKE
 MOST_KEPT = 64
 PADDED = "time", "batch"
