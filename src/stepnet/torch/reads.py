@@ -35,8 +35,10 @@ NORMS: Any = (
 KEPT_BY = {
     "torch.nn.modules.rnn": frozenset({"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}),
     "stepnet.torch": frozenset(
-        ("_bound", "_runnable", "_refused", "_lowered", "_known_calls", "_kept", "_latest", "_name")
-        + ("_stepnets_token",)
+        (
+            *("_bound", "_runnable", "_refused", "_lowered", "_known_calls"),
+            *("_kept", "_latest", "_name", "_stepnets_token"),
+        )
     ),
 }
 """Attributes that the modules of packages, and classes derived from them, use internally."""
