@@ -34,7 +34,8 @@ def keep(
         return
     if not isinstance(bound, FreezingBound) or watching() is not None:
         return
-    if any(array.flags.writeable for array in leaves(keeper.params)):
+    is_named = np.dtype(given.dtype.str) == given.dtype  # those of ml_dtypes have the text of raw bytes
+    if not is_named or any(array.flags.writeable for array in leaves(keeper.params)):
         return
     known = list[Any]()
 

@@ -12,7 +12,7 @@ import os
 import sys
 from abc import ABC
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -199,7 +199,6 @@ def become_model(ready: Any) -> Any:
     with IMPORTS:  # one thread at a time, and between two forks
         if model is not None and type(ready) is ReadyModel:
             # By one call, so that no interrupt comes between the two.
-            kind: Any = type(model)
-            new = model.__dict__, kind
+            new = model.__dict__, cast("Any", type(model))
             any(map(object.__setattr__, (ready, ready), ("__dict__", "__class__"), new))
     return ready
