@@ -334,7 +334,11 @@ def waits(known: Mapping[str, Path]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, path in known.items():
         top = ast.Module([node for node in tree(path).body if isinstance(node, ast.ImportFrom)], [])
-        packages = {str(node.module).removeprefix(f"{PACKAGE}.") for node in statements(top)}
+        packages = {
+            str(node.module).removeprefix(f"{PACKAGE}.")
+            for node in statements(top)
+            if isinstance(node, ast.ImportFrom)
+        }
         found[name] = {*imported(top, known)} | packages.intersection(known) - {name}
     return found
 

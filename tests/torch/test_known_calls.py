@@ -322,11 +322,10 @@ def test_tensors_of_classes_that_replace_operations_run_in_torch(kind: str) -> N
     }
     layer, x = layers[kind](), torch.randn(*[3] * (kind != "GRUCell"), 4, 5)
     for _ in range(4):
-        expected = layer(x)[0]
-        expected.sum().backward()
-    made = layer(Other.of(x))[0]
+        layer(x)[0].sum().backward()
+    expected, made = layer(x)[0], layer(Other.of(x))[0]
     torch.testing.assert_close(made.held, expected)
-    expected, ones = layer(x)[0], Other.of(torch.ones_like(expected))
+    ones = Other.of(torch.ones_like(expected))
     with pytest.raises(InputError, match=r"a Other .* has no memory"):
         expected.backward(ones)
     with FakeTensorMode(allow_non_fake_inputs=True):

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -364,3 +366,18 @@ def test_a_module_goes_through_dtypes_and_devices_that_it_does_not_run_with():
     module.to("meta").eval()
     module.to_empty(device="cpu").double().load_state_dict(saved)
     assert_same({"": module(x)[0]}, {"": before})
+
+
+def test_threads_make_recurrences_at_once():
+    """PyTorch records a function for the whole process: one thread after another may."""
+    example = torch.zeros(1, INPUTS), torch.zeros(1, HIDDEN)
+    known = stepnet.torch.Recurrence(torch.nn.GRUCell(INPUTS, HIDDEN), example)
+    x, before = torch.randn(STEPS, BATCH, INPUTS), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            made = [*pool.map(lambda _: copy.deepcopy(known)(x)[0], range(4))]
+    finally:
+        sys.setswitchinterval(before)
+    for outputs in made:
+        torch.testing.assert_close(outputs, known(x)[0], atol=0, rtol=0)

@@ -21,6 +21,7 @@ from stepnet.compiler.trace.advice import INSTEAD
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import refuse
 from stepnet.compiler.values.dtypes import COMPUTED
+from stepnet.compiler.values.fork_guard import RECORDS
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import StepError, StepnetError
 from stepnet.importers.aten.graph import (
@@ -280,7 +281,7 @@ def graph_of(
                 raise in_place_error(f"`{argument.name}`")
         return output
 
-    with mode, torch.no_grad(), silenced(fake_tensors.__name__), fx_traceback.preserve_node_meta():
+    with RECORDS, mode, torch.no_grad(), silenced(fake_tensors.__name__), fx_traceback.preserve_node_meta():
         tensors = [
             torch.empty(
                 [numbers[size] if isinstance(size, str) else size for size in argument.sizes],

@@ -21,7 +21,7 @@ from stepnet.model.gradients.pieces import Checkpoint, checked_checkpoint, check
 from stepnet.model.model import Model
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import HALVES, LEAST, Array, array_of, carried, check_memory, in_dtypes, tensor_of
+from stepnet.torch.arrays import HALVES, Array, array_of, carried, check_memory, in_dtypes, tensor_of
 from stepnet.torch.function import run_tensors
 from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
@@ -33,8 +33,6 @@ torch: Any = pytorch("torch")
 NUMBERS = itertools.count()
 WIDE = {torch.float32: torch.int32, torch.float64: torch.int64, **dict.fromkeys(HALVES, torch.int16)}
 """The integers as wide as the floats of each dtype."""
-BEGIN: Any = torch.Tensor.data_ptr
-"""Returns the address of a tensor's memory."""
 BOUND = "_bound"
 """The attribute in which a module keeps its bound program for calls without gradients."""
 
@@ -234,8 +232,7 @@ class BoundModule:
         machine code: as in the last call, or packed anew from copies of them if either has changed since.
         Parameters are compared bit by bit. Raises `InputError` for one without memory.
         """
-        if min(map(BEGIN, tensors), default=LEAST) < LEAST:
-            check_memory(*tensors)
+        check_memory(*tensors)
         if (latest := self.latest) is not None and latest[0] is runnable:
             pairs = zip(tensors, latest[1], strict=True)
             if all(torch.equal(bits_of(tensor), known) for tensor, known in pairs):

@@ -68,8 +68,13 @@ OF_PLAIN = {
     "__torch_function__": torch._C._disabled_torch_function_impl,
     "__torch_dispatch__": torch.Tensor.__torch_dispatch__,
 }
+<<<<<<< HEAD
 """The methods of tensor classes that replace nothing, by name; see `has_own_functions`."""
+=======
+"""The methods of classes of tensors that replace nothing, by name; see `has_own_functions`."""
+>>>>>>> tensorattack
 FAKE_MODE: Any = torch._C._TorchDispatchModeKey.FAKE
+"""PyTorch's number of the mode that makes all tensors fake ones."""
 MOST_KEPT = 64
 PADDED = "time", "batch"
 """The forms of sequences that lie in one tensor with an axis of time, and have no tensors of positions."""

@@ -36,6 +36,10 @@ HOOKED = ("logging",)
 """Modules that register fork hooks when imported. They are imported before a framework that needs them,
 without a lock: hooks registered while a fork waits would run only after the fork.
 """
+RECORDS = threading.RLock()
+"""The lock that is held while a framework records the operations of a function, as `torch.fx` keeps what it
+records for the whole process. A fork waits for it first: a thread that holds it may take the other locks.
+"""
 LOOK = 0.1  # seconds between checks whether a signal handler has forked this process
 
 
@@ -110,7 +114,7 @@ if hasattr(os, "register_at_fork"):
         """Acquires, before a fork, the locks that are held while the process must not fork. An exception that
         a signal handler raises meanwhile is postponed until after the fork.
         """
-        waiting = [STACKS, IMPORTS, FORKS]
+        waiting = [STACKS, IMPORTS, FORKS, RECORDS]
         while waiting:
             try:
                 waiting[-1].acquire()
@@ -121,7 +125,7 @@ if hasattr(os, "register_at_fork"):
 
     def release() -> None:
         """Releases the locks after a fork."""
-        for lock in (STACKS, IMPORTS, FORKS):
+        for lock in (STACKS, IMPORTS, FORKS, RECORDS):
             lock.release()
 
     def after_fork() -> None:

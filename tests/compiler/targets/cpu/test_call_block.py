@@ -2,6 +2,7 @@
 
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from same_bits import assert_same_bits
 from zoo import rnn_of, uniform
 
 import stepnet as sn
+from stepnet.compiler.targets import AtTensors
 from stepnet.compiler.targets.cpu import host_processor
 from stepnet.compiler.targets.cpu.running import chain, chain_call, prepared_chain
 from stepnet.errors import InputError
@@ -82,10 +84,13 @@ def test_calls_at_addresses_hold_the_arrays_that_they_read_besides():
     block = chain_call.CallBlock([], prepared_chain.Reach(((),), ((),)), host_processor())
     zeros = np.zeros(3)
     left = weakref.ref(zeros)
-    run = block.at([zeros, 0], 1, [])
+    lender = SimpleNamespace(read=0, kinds=(int, int), least=0)
+    none: Any = SimpleNamespace(lender=lender, specs=[], places=[], instead={}, gaps=[])
+    run = block.at(AtTensors(none, (), (), ()), [zeros], 0, []).run
     del zeros
     assert left() is not None
-    assert run([0])
+    assert run([], [])
+    assert not run([0], [])
 
 
 @pytest.mark.parametrize("name", MODELS)
