@@ -68,11 +68,7 @@ OF_PLAIN = {
     "__torch_function__": torch._C._disabled_torch_function_impl,
     "__torch_dispatch__": torch.Tensor.__torch_dispatch__,
 }
-<<<<<<< HEAD
-"""The methods of tensor classes that replace nothing, by name; see `has_own_functions`."""
-=======
 """The methods of classes of tensors that replace nothing, by name; see `has_own_functions`."""
->>>>>>> tensorattack
 FAKE_MODE: Any = torch._C._TorchDispatchModeKey.FAKE
 """PyTorch's number of the mode that makes all tensors fake ones."""
 MOST_KEPT = 64
