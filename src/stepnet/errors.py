@@ -92,10 +92,7 @@ class FileError(StepnetError):
 
 
 class LayoutError(InputError):
-    """Weights do not fit a layout, the layout or its sizes are open, or a layout is not written correctly.
-
-    The message is one line.
-    """
+    """Weights do not fit a layout, or it is open or not well written; a message of one line."""
 
     kept = ""
 

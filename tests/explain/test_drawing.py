@@ -4,6 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from index_maps import ParameterBlock, index_map
 from rich.text import Text
 
 from stepnet.explain.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
@@ -13,7 +14,6 @@ from stepnet.explain.ties import ConversionSide
 from stepnet.explain.weights import signs, weights_text
 from stepnet.layout import Record, Semantics, Sizes, records
 from stepnet.layout.notation import axes_text, parse, terms
-from stepnet.layout.places import ParameterBlock, index_map
 
 ALL_RECORDS = [pytest.param(record, id=name) for name, record in records().items()]
 

@@ -14,6 +14,7 @@ import torch
 from planned import CPU
 
 import stepnet as sn
+from stepnet.compiler import targets
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Net, Node, Type
 from stepnet.compiler.targets import choose
 from stepnet.errors import FileError, InputError, NetError, RefusedError, StepError, StepnetError, named
@@ -823,13 +824,12 @@ class Unwilling:
 
 
 def test_every_reason_is_told_and_the_interpreter_is_never_taken_unasked(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    import stepnet.compiler.targets as engines
-
-    everyone = {name: engines.engine_named(name) for name in engines.engine_names()} | {"llvm": Unwilling()}
-    monkeypatch.setattr(engines, "engine_named", everyone.__getitem__)
     schedule = sn.RNN(identity, memory=4, inputs=4).schedule
+    monkeypatch.setitem(targets.ENGINES, "llvm", Unwilling)  # type: ignore[arg-type]
+    targets.engine.cache_clear()
+    request.addfinalizer(targets.engine.cache_clear)
     with pytest.raises(
         RefusedError, match=r"no engine runs this net; .*'interpret'\) would, slowly\n  llvm: it is tired"
     ):

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from index_maps import index_map
 
 from stepnet.errors import LayoutError
 from stepnet.layout import Record, Sizes, record, records
-from stepnet.layout.places import Array, ParameterBlock, Region, index_map, regions
+from stepnet.layout.places import Array, ParameterBlock, Region, regions
 from tests.layout.layout_cases import fitting
 
 NAMES = list(records())

@@ -113,7 +113,7 @@ TESTS: dict[str, Sequence[str]] = {
                 "stage",
                 "processor",
             ),
-            *("tile", "tiles", "tiling", "units"),
+            *("tile", "tile_place", "tiles", "tiling", "units"),
         )
     },
     **{

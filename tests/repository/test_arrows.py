@@ -58,8 +58,13 @@ STAGES = {
 # or have streams, and few steps use what is no operation.
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
-    *("build.device_builds", "cli.models", "cli.options", "cli.run", "cli.writing", "compiler.targets"),
-    *("compiler.targets.cpu.machine.processor", "compiler.trace.traced", "compiler.values.entry_points"),
+    *("build.device_builds", "cli.models", "cli.options", "cli.run", "cli.writing"),
+    *(
+        "compiler.targets.engines",
+        "compiler.targets.cpu.machine.processor",
+        "compiler.trace.traced",
+        "compiler.values.entry_points",
+    ),
     *("compiler.targets.assignment", "compiler.targets.cpu.engine", "model.control"),
     *("model.stored.kept", "model.stored.replay"),
     *(

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from stepnet.compiler.targets import Order
 from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import choice
@@ -20,7 +18,6 @@ from stepnet.model.model import Model, checked_model
 from stepnet.model.program import Asked
 from stepnet.ragged import Ragged
 
-Array = np.ndarray
 OUTPUTS = ("last", "outputs")
 """The results of a model: the last output of each sequence, or the outputs of all its steps."""
 

@@ -35,9 +35,7 @@ def shape_text(argument: ArrayText) -> str:
 
 
 def meaning(argument: ArrayText, name: str) -> str:
-    """Describes an array argument for a comment of the header: axes, meaning, and if NULL is allowed. name:
-    the prefix of the library's functions.
-    """
+    """Describes an array argument in the header: its axes, meaning, and whether NULL is allowed."""
     kind = KINDS[argument.kind]
     if argument.is_counted:
         kind = f"of each of its steps, of which {steps_function(name, argument.name)} gives the number"

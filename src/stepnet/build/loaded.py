@@ -45,9 +45,7 @@ class Functions:
         """
 
         def function(name_: str, result: Any, *arguments: Any) -> Any:
-            """Returns the C function of a loaded library whose name is the library's prefix, "_" and `name_`,
-            with the ctypes of its result and arguments set.
-            """
+            """Returns the C function "prefix_name" of a library, with the types of result and arguments."""
             c_function = library[f"{name}_{name_}"]
             c_function.restype, c_function.argtypes = result, arguments
             return c_function

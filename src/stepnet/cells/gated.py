@@ -54,10 +54,7 @@ Parameters = Mapping[str, Any]
 
 
 def part(values: Any, name: str, kind: str) -> Any:
-    """Returns the array `name` of a cell's parameters or memory; raises `InputError` if it is missing.
-
-    kind: "parameters" or "memory", for the message.
-    """
+    """Returns the array `name` of a cell's `kind`, "parameters" or "memory"; raises `InputError`."""
     if not isinstance(values, Mapping) or name not in values:
         raise InputError(
             f"the {kind} of this cell are arrays by name, {name!r} among them, not {short_repr(values)}"
@@ -66,17 +63,13 @@ def part(values: Any, name: str, kind: str) -> Any:
 
 
 def from_input(x: Any, params: Parameters) -> Any:
-    """Computes x W + b: the part of all gates, side by side, that comes from the input x. params: the cell's
-    parameters by name; b is optional.
-    """
+    """Computes x W + b for all gates, side by side; `params` may lack b."""
     product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
-    """Computes h R + d: the part of all gates, side by side, that comes from the state h. params: the cell's
-    parameters by name; d is optional.
-    """
+    """Computes h R + d for all gates, side by side; `params` may lack d."""
     product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
@@ -343,9 +336,7 @@ def shape_of(value: Any, name: str) -> tuple[int, ...]:
 
 
 def projection(projected: Any) -> int | None:
-    """Checks the size of a projection that a caller gives, None for none, and returns it; raises `InputError`
-    unless it is a whole number.
-    """
+    """Returns the size of a projection, None for none; raises `InputError` for other than a whole number."""
     return (
         None
         if projected is None

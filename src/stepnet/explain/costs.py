@@ -101,9 +101,7 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for each stage of a plan (which operation runs when); the extent says how often
-    it runs, such as once per step.
-    """
+    """Yields (extent, cost) for each stage of a plan; the extent says how often it runs."""
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":
@@ -164,8 +162,6 @@ def held_bytes(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Returns {STEPS: bytes of each step} of the values that a plan keeps in memory for the work after its
-    loop over the steps; an empty dict if it keeps none.
-    """
+    """Returns {STEPS: bytes of each step} kept for the work after the loop, or an empty dict."""
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

@@ -11,10 +11,7 @@ from stepnet.compiler.values.records import dataclass
 
 @dataclass(frozen=True)
 class OperationLine:
-    """Line of an explanation for one operation.
-
-    gives: the names of the values that it computes. text: its expression. type: the types of the values.
-    """
+    """Line for an operation. gives: names of its values. text: its expression. type: of the values."""
 
     gives: tuple[str, ...]
     text: str

@@ -29,9 +29,7 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
 
 
 def size_of(facts: GradientExplanation, half: Half) -> CallSize | None:
-    """Returns the size of a call of a half, if that of the batch is known and the half runs over its steps;
-    None if it runs over pieces or blocks of steps.
-    """
+    """Returns the size of a call of a half, if it is known and the half runs over its steps."""
     sizes = facts.sizes
     if sizes is None or facts.checkpoint is not None or half.blocks > 1:
         return None
@@ -92,9 +90,7 @@ def memory_section(facts: GradientExplanation) -> TitledSection:
 
 
 def size_section(sizes: BatchSizes) -> TitledSection:
-    """Makes the section on the flops of both halves of a gradient, and its memory between them and at most,
-    for a batch of a given size.
-    """
+    """Makes the section on the flops of both halves of a gradient, and on its memory, for a batch."""
     held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
     rows = [
         ("forward", amount(sizes.forward, "flop")),

@@ -9,9 +9,6 @@ from stepnet.explain.part_names import parts_of
 from stepnet.model.layers import Combined
 from stepnet.model.program import Asked
 
-Sizes = tuple[int | None, int | None]
-"""The number of rows and of steps of a call; None for a number that the caller did not give."""
-
 
 def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
     """Yields (name, facts about what runs when, for an explanation) for each recurrence of a layer or graph.

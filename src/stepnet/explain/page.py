@@ -115,9 +115,7 @@ def digest(text: str) -> str:
 
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
-    """Formats the equations of the source or the target of a conversion as pieces (text, subscript, gate),
-    from which the page sets subscripts and colours.
-    """
+    """Formats the equations of a conversion's side as pieces (text, subscript, gate) for the page."""
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.regions)]
 
 

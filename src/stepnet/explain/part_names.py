@@ -31,9 +31,7 @@ def reads_inner(part: Part) -> bool:
 
 
 def inner_word(part: Part) -> str:
-    """Returns the word for what the steps of a recurrence contain: "recurrence" for one inner recurrence,
-    "recurrences" for several, and "sequences" for none.
-    """
+    """Returns the word for what steps contain: "recurrence", "recurrences" or "sequences"."""
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}

@@ -47,9 +47,7 @@ class Names:
 
 
 def is_reading(node: Node) -> bool:
-    """Tells whether a node computes nothing, but is a view of a value or repeats it at each step.
-    Explanations call it by the name of that value.
-    """
+    """Tells whether a node only views or repeats a value, by whose name explanations call it."""
     return node.operation == "expand" or node.is_view
 
 

@@ -48,18 +48,11 @@ FEATURE, JOINED = "_", "*"
 
 
 class AxesError(ModelError):
-    """Error for an operator whose operands have axes that do not fit it.
-
-    It is a class of its own because the reader of a model may try again with other axes of the model's
-    inputs.
-    """
+    """Error for axes that do not fit an operator; a reader may try other axes of the inputs."""
 
 
 class MixingError(AxesError):
-    """Error for an operator over the sequences of a model, which mixes them.
-
-    The same operator over steps may be one of a model, so that axes in another order may fit.
-    """
+    """Error for an operator that mixes sequences; with axes in another order it may fit."""
 
 
 def is_rows(part: int | str) -> bool:
@@ -180,9 +173,7 @@ def stated_number(symbol: str, stated: Mapping[str, int]) -> int | None:
 
 
 def extent_of(axes: Axes) -> Extent:
-    """Returns the extent of a value with these axes, which says for what it has an entry each: pairs of
-    steps, steps, sequences, or just one (a constant).
-    """
+    """Returns the extent of a value with these axes: pairs of steps, steps, sequences, or a constant."""
     symbols = symbols_in(axes)
     steps = next(filter(is_steps, symbols), None)
     keys = next(filter(is_keys, axes), None)

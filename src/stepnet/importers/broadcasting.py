@@ -138,9 +138,7 @@ def applied(function: Callable[..., Any], *values: Placed) -> Placed:
 
 
 def place_of(x: Placed, kind: Callable[[Axis], bool]) -> int | None:
-    """Returns the position of the axis of steps, or of keys of pairs of steps, counted from the last axis
-    (1); None if the value has none. kind: `is_time` or `is_keys`.
-    """
+    """Returns the position of the axis of a kind, counted from the last, 1; None without one."""
     return next((len(x.axes) - at for at, axis in enumerate(x.axes) if kind(axis)), None)
 
 

@@ -131,9 +131,7 @@ def of_slices(x: Placed, slices: Iterable[tuple[int, Any, Any, Any]], steps: int
 
 
 def of_ends(x: Placed, ends: Iterable[tuple[int, int, int]]) -> list[float]:
-    """Returns the numbers of entries that an operator adds to steps, or cuts off, ahead and behind. ends: for
-    each axis of x that it changes the axis and both numbers.
-    """
+    """Returns the numbers of entries that an operator adds or cuts at ends of axes of steps."""
     return written(*(count for axis, *both in ends if is_time(x.axes[axis]) for count in both))
 
 

@@ -31,20 +31,14 @@ from stepnet.importers.values import Array, reshaped, shape_of
 
 @dataclass(frozen=True)
 class Unusable:
-    """Placeholder for a value that no operator can compute with.
-
-    reason: why not, for messages.
-    """
+    """Placeholder for a value that no operator can compute with. reason: why not."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ReversedSteps(Unusable):
-    """Placeholder for a value whose steps are in reverse order, which recurrences and reversals read.
-
-    source: the value in the order of the steps.
-    """
+    """Placeholder for reversed steps, for recurrences and reversals. source: in order."""
 
     source: "Placed"
 
@@ -127,23 +121,17 @@ class Placed:
         return number % rank
 
     def feature(self, axis: int) -> int:
-        """Returns the index of the feature at an axis, counted from the last feature (-1); raises `AxesError`
-        if the axis is one of sequences or steps.
-        """
+        """Returns the index of a feature's axis, from the last (-1); raises `AxesError` for other axes."""
         if not is_feature(self.axes[axis]):
             raise feature_error(self.axes[axis], f"axis {axis} of {text_of(self.axes)} is not a feature")
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns a `Placed`, a value with its axes, of another value and axes (None: the same axes). What
-        was known of the old value in padding is dropped.
-        """
+        """Returns another value with its axes, by default the same; nothing is known of its padding."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
-        """Returns a `Placed`, a value with its axes, of another value. letters: a letter for each axis: N for
-        sequences, T for steps, _ for a feature.
-        """
+        """Returns another value with axes by letters: N for sequences, T for steps, _ for a feature."""
         return self.with_value(value, axes_of(letters, shape_of(value), time_of(self.axes) or TIME))
 
     def shaped(self, axes: Axes) -> "Placed":
@@ -152,9 +140,7 @@ class Placed:
 
 
 def check_unpaired(axes: Axes) -> None:
-    """Raises `AxesError` if two axes are sequences, or two are steps; an axis of keys, as in attention, does
-    not count as steps.
-    """
+    """Raises `AxesError` for two axes of sequences, or two of steps; axes of keys do not count."""
     symbols = [STEPS if is_steps(symbol) else symbol for symbol in symbols_in(without_keys(axes))]
     for symbol in (SEQUENCES, STEPS):
         if symbols.count(symbol) > 1:

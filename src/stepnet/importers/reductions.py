@@ -112,9 +112,7 @@ def check_reducible(x: Placed, axes: Sequence[int]) -> None:
 
 
 def is_over_steps(x: Placed, axis: int) -> bool:
-    """Tells whether a reduction over an axis is over the steps of each sequence, or, for a value at pairs of
-    steps (query, key), over the keys of each query.
-    """
+    """Tells whether a reduction is over steps, or over the keys of each query at pairs of steps."""
     return not is_feature(x.axes[axis]) and x.axes[axis] == innermost(x.axes)
 
 
@@ -242,11 +240,7 @@ def argmax(x: Placed, axis: int, keep: bool) -> Placed:
 def layer_norm(
     x: Placed, axis: int, epsilon: float, scale: Placed | None = None, shift: Placed | None = None
 ) -> Placed:
-    """Normalises a value to mean 0 and variance 1 over the features from an axis on, then scales and shifts
-    it.
-
-    epsilon: added to the variance. scale, shift: None for none.
-    """
+    """Normalises the features from an axis on to mean 0 and variance 1, then scales and shifts."""
     joint = tuple(part for own in x.axes[axis:] for part in own)
     if not is_feature(joint):
         raise feature_error(joint, "it normalises over sequences or steps: only features can be normalised")

@@ -237,9 +237,7 @@ def last_first(x: Placed) -> Placed:
 
 
 def as_turned(x: Placed) -> Placed:
-    """Computes the value that a placeholder for reversed steps stands for, for operators that read the
-    reversed order itself; returns other values unchanged.
-    """
+    """Computes the value that a placeholder for reversed steps stands for; returns others unchanged."""
     return last_first(x.value.source) if isinstance(x.value, ReversedSteps) else x
 
 

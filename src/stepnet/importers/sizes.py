@@ -62,9 +62,7 @@ class Size:
         return Size(self.symbols, self.times // divisor, self.stated)
 
     def __eq__(self, other: object) -> bool:
-        """Tells whether two symbolic sizes are equal in every call, or whether this one is an integer by the
-        numbers that the model's file states.
-        """
+        """Tells whether two sizes are equal in every call, or by the numbers that the file states."""
         if isinstance(other, Size):
             return (self.symbols, self.times) == (other.symbols, other.times)
         return self.stated is not None and self.stated * self.times == other
@@ -73,9 +71,7 @@ class Size:
         return hash((self.symbols, self.times))
 
     def __sub__(self, other: Any) -> "Last | Size":
-        """Returns the index of a step counted from the end (`Last`): the number of steps minus an integer;
-        raises `ModelError` for a number with a fraction.
-        """
+        """Returns the index of a step from the end (`Last`); raises `ModelError` for a fraction."""
         if isinstance(other, Size | Last) or self != Size((STEPS,)):
             return NotImplemented
         return Last(whole_number(other))

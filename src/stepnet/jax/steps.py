@@ -28,9 +28,7 @@ GIVEN_TO_JAX = (
 
 
 def flat(structure: Any) -> Any:
-    """Returns the leaves of a tree of JAX in a dict by name, or in a tuple where names are equal. A tree that
-    is one leaf is returned unchanged.
-    """
+    """Returns the leaves of a tree of JAX in a dict by name, or in a tuple where names are equal."""
     pairs, form = tree.tree_flatten_with_path(structure)
     if tree.treedef_is_leaf(form):
         return structure

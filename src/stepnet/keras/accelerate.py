@@ -27,10 +27,7 @@ class Accelerated:
     """Lock for `ACCELERATED` and the replaced methods: threads may begin and end accelerations."""
 
     def __init__(self, engine: Order = "auto") -> None:
-        """Starts an acceleration; the first active one replaces the methods of Keras.
-
-        engine: the engines that run the layers of Keras while no later acceleration is active.
-        """
+        """Starts an acceleration, until a later one; the first replaces the methods of Keras."""
         with Accelerated.changing:
             ACCELERATED[self] = engine
             if len(ACCELERATED) == 1:

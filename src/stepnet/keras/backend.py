@@ -14,7 +14,7 @@ def no_results(layer: Any, packed: PackedInputs, states: Any, training: bool) ->
 
 
 def unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function unchanged: no tracer is to be kept from it."""
+    """Returns a function as it is, for backends that trace none (see `KerasBackend.without_tracing`)."""
     return function
 
 

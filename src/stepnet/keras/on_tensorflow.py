@@ -47,9 +47,7 @@ def prepare(
 
 
 def check() -> None:
-    """Raises `StepError` for a device, a strategy or a graph for which Keras' own loop must run, in place of
-    stepnet's machine code.
-    """
+    """Raises `StepError` for a device, a strategy or a graph for which Keras' own loop must run."""
     for kind in ("GPU", "TPU"):
         if tf.config.list_logical_devices(kind):
             raise StepError(f"TensorFlow has a {kind}: machine code is for the CPU")
@@ -74,9 +72,7 @@ def run(call: ArrayCall, training: bool) -> Results:
     net, mask = call.loop.net, call.mask
 
     def function(*tensors: Any) -> Any:
-        """Runs the layer's net on tensors; returns the results, and the function from their cotangents to the
-        gradients, as TensorFlow's `custom_gradient` takes them.
-        """
+        """Runs the net on tensors; returns results and their gradient, as `custom_gradient` takes them."""
         results = (
             run_forward(net, tensors, mask)
             if training
@@ -93,9 +89,7 @@ def run(call: ArrayCall, training: bool) -> Results:
 
 
 def run_forward(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
-    """Runs the forward pass of a net on TensorFlow's tensors; returns its results, then the saved values.
-    mask: bool [batch, time], or None.
-    """
+    """Runs the forward pass on TensorFlow's tensors; returns the results, then the saved values."""
     return call_arrays(net.saving, net.types, tensors, mask, net.saved)
 
 
@@ -111,9 +105,7 @@ def gradients_of(
     count, saved = len(tensors), run_forward(net, tensors, mask) if saved is None else saved
 
     def function(*tensors_and_cotangents: Any) -> Any:
-        """Computes the gradients for TensorFlow from tensors and cotangents; returns them, and the function
-        from their cotangents to second gradients.
-        """
+        """Computes gradients from tensors and cotangents, and returns the function of second gradients."""
 
         def second(*upstream: Any) -> list[Any]:
             """Computes the gradients of the gradients, for TensorFlow."""
@@ -153,9 +145,7 @@ def call_arrays(
 
 
 def exclusive_copy(array: Array, others: Sequence[Array]) -> Array:
-    """Returns an array that TensorFlow may own: a contiguous one that shares no memory with `others`, copied
-    only if needed.
-    """
+    """Returns an array that TensorFlow may own: contiguous, without memory of `others`."""
     shared = any(np.may_share_memory(array, other) for other in others)
     return array.copy() if shared else np.ascontiguousarray(array)
 

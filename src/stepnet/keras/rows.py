@@ -20,9 +20,7 @@ Rule = Callable[[Any, Shape], bool]
 
 
 def always(layer: Any, shape: Shape) -> bool:
-    """Returns True: the rule for layers that always compute each row separately. The arguments, a layer and
-    the shape of its inputs, are not read.
-    """
+    """Returns True: the rule for layers that always compute each row separately."""
     return True
 
 
@@ -68,9 +66,7 @@ def has_known_activation(layer: Any, shape: Shape) -> bool:
 
 
 def is_rowwise_function(function: Any, shape: Shape) -> bool:
-    """Tells whether an activation is known to compute each row of inputs of a shape separately: one of Keras'
-    own in `ACTIVATIONS`, or a layer that does so in training.
-    """
+    """Tells whether an activation computes rows separately: one of `ACTIVATIONS`, or such a layer."""
     if isinstance(function, keras.layers.Layer):
         return is_rowwise(function, shape, training=True)
     return any(function is known for known in ACTIVATIONS)

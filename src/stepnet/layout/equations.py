@@ -60,9 +60,7 @@ class Equations:
         return self.semantics.cell
 
     def __call__(self, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-        """Computes a step of the cell from an input and the memory; returns (output, next memory). params:
-        arrays by parameter, then by gate, such as params["W"]["r"].
-        """
+        """Computes a step of the cell; returns (output, next memory). params: such as params["W"]["r"]."""
         return STEPS[self.semantics.cell](self.semantics, x, memory, params)
 
 

@@ -123,9 +123,7 @@ def check_shapes(shapes: Any) -> None:
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
-    """Returns the reason why arrays of these shapes do not fit a record (a layout of weights); None if they
-    fit, even if some sizes of the layer stay unknown.
-    """
+    """Returns why arrays of these shapes do not fit a record; None if they do, as far as known."""
     try:
         sizes_of(record, shapes)
     except OpenSizesError:

@@ -46,9 +46,7 @@ class Move:
 
     @property
     def kind(self) -> str:
-        """Kind of this formula for a block of converted weights: "moved" for a copy, "negated" for a copy
-        with the opposite sign, "summed", or "filled" with a constant.
-        """
+        """Kind of this formula for a block of weights: "moved", "negated", "summed" or "filled"."""
         if not self.terms:
             return "filled"
         if len(self.terms) > 1 or self.constant:

@@ -187,27 +187,3 @@ def term_regions(
         block = ParameterBlock(term.parameter, gate, layer_number, direction_number)
         steps = tuple(positions[letter] for letter in letters)
         yield Region(block, name, shape, tuple(start), steps, raw=bool(term.raw))
-
-
-def index_map(record: Record, sizes: Sizes) -> dict[ParameterBlock, tuple[str, Array]]:
-    """Returns, for every block (one parameter of one gate), its array's name and, for each number, its index
-    in that array as a vector. It serves to prove a layout (arrangement of weights): every number of every
-    array must be in exactly one position of one block.
-
-    >>> from stepnet.layout.record import Record
-    >>> rnn = Record("mine.rnn", "rnn", {"w": "W[x h]", "u": "R[k h]"})
-    >>> name, places = index_map(rnn, Sizes(inputs=2, hidden=3))[ParameterBlock("W", "n")]
-    >>> name, places.tolist()
-    ('w', [[0, 3], [1, 4], [2, 5]])
-    """
-    counted: dict[str, Array] = {}
-    for entry in record.entries(sizes):
-        shape = shape_of(entry.pattern, sizes, entry.layer or 0)
-        counted[entry.name] = np.arange(prod(shape)).reshape(shape)
-    return {
-        region.block: (
-            region.array,
-            region.view(counted[region.array]).reshape(region.block.shape(sizes)).copy(),
-        )
-        for region in regions(record, sizes)
-    }

@@ -287,9 +287,7 @@ class Record:
         return name.replace("{L}", str(layer)).replace("{D}", direction_text)
 
     def parsed_name(self, name: str) -> tuple[str, int | None, int | None] | None:
-        """Parses the name of an array into (template, layer, direction); returns None for an unknown name. A
-        layer or direction that the name does not contain is None.
-        """
+        """Parses an array's name into (template, layer, direction), each perhaps None; None if unknown."""
         for template, pattern in self.spellings.items():
             match = pattern.fullmatch(name)
             if match:
@@ -340,9 +338,7 @@ class Record:
         return spellings
 
     def names(self) -> list[str]:
-        """Returns the array names of this layout (a framework's arrangement of weights) for one layer and
-        direction, for messages; optional ones end in ?.
-        """
+        """Returns the array names of this layout for a layer and direction; optional ones end in ?."""
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
     @computed_once
@@ -434,9 +430,7 @@ class Record:
         }
 
     def settings(self) -> dict[str, Setting]:
-        """Returns the framework's settings that the arrays of this layout (arrangement of weights) leave
-        open, by the `Semantics` field that each decides.
-        """
+        """Returns the framework's settings that arrays leave open, by the `Semantics` field of each."""
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
 

@@ -268,9 +268,7 @@ class Batch:
         return self.like
 
     def end_to_end(self) -> "Batch":
-        """Returns the batch with the steps of padded arrays copied end to end, without the padding; itself if
-        they are so already.
-        """
+        """Returns the batch with its steps copied end to end, without padding; itself if they are so."""
         positions = self.positions
         if positions.is_packed:
             return self
@@ -460,9 +458,7 @@ def static_axis(name: str, known: Mapping[str, Array]) -> str:
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
-    """Raises `InputError` unless a Ragged, given as a static (one sequence for each sequence), is not nested
-    and has `count` sequences; `what` is its name.
-    """
+    """Raises `InputError` unless a static Ragged `what` has `count` sequences and is not nested."""
     if ragged.levels != 1:
         raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
     if len(ragged) != count:
@@ -534,10 +530,7 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
 
 
 def begun_steps(begun: Any, count: int) -> Array:
-    """Returns the argument `begun`, the steps that each sequence ran in earlier calls, as int64 [count].
-
-    Raises `InputError` for other values than whole numbers from 0.
-    """
+    """Returns `begun`, the earlier steps of sequences, as int64 [count]; raises `InputError`."""
     array = array_of(begun, "begun")
     if not array.size and array.shape == (count,):
         return np.zeros(0, np.int64)
@@ -604,11 +597,7 @@ def arranged_as(inputs: Any, declared: Any) -> Any:
 
 
 def advice_for(structure: Any, array: Array) -> str:
-    """Returns the end of a message about an array of fewer than two axes among the inputs of a call: what was
-    given, and what to give instead.
-
-    structure: all inputs of the call.
-    """
+    """Returns the end of the message about an array of one axis: what was given, and advice."""
     if hasattr(structure, "batch_sizes"):
         return "for a PackedSequence give its padded array, and lengths= as pad_packed_sequence returns them"
     if isinstance(structure, tuple) and array.ndim == 1 and array.dtype.kind in "iu":
@@ -667,9 +656,7 @@ def steps_of_lists(given: Spec, expected: Spec) -> str:
 
 
 def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """Returns the `Spec`s of inputs; those without a dtype get the floating dtype of the parameters. params:
-    the arrays of the parameters.
-    """
+    """Returns the `Spec`s of inputs; those without a dtype get the parameters' floating dtype."""
     default = promoted_float(array.dtype for array in params)
     return transform(lambda spec: replace(spec, dtype=spec.dtype or default), inputs)
 

@@ -345,10 +345,7 @@ def check_sequences(X: Any) -> None:
 
 
 def check_level(X: Any, level: Any) -> None:
-    """Raises `InputError` unless `level` is the outermost level of the sequences X; the innermost one is 0.
-
-    Raises `StepError` for a value of a step that is no sequence.
-    """
+    """Raises `InputError` unless `level` is the outermost of X; `StepError` for no sequence."""
     if isinstance(X, Traced) and len(X.type.extent) < 2:
         raise refuse(
             "add_input got a value of the block around that is no sequence there; use it as it is, or "
@@ -371,9 +368,7 @@ def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
 
 
 def check_rows(what: str, array: Any, count: int) -> None:
-    """Raises `InputError` unless an array has exactly `count` entries; None passes. what: the name of the
-    array in the message.
-    """
+    """Raises `InputError` unless an array, called `what`, has `count` entries, or is None."""
     if array is not None and (array.ndim < 1 or len(array) != count):
         raise InputError(
             f"{what} is {list(array.shape)}; its first axis should be the {count} sequences of the inputs"

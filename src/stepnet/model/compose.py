@@ -198,11 +198,7 @@ class Stack(Combination):
             recurrences(layer, f"layer {place}")
 
     def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Returns the recurrences that a stream of the layers runs; raises `InputError` if a layer has no
-        stream.
-
-        engine: the engines in order of preference.
-        """
+        """Returns the recurrences for a stream; raises `InputError` if a layer has no stream."""
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.streams.layers import Layers
 
@@ -249,12 +245,7 @@ class Stack(Combination):
         return type(self)(layers, report=report).on_engine(self.default_engine)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits an argument, a tuple, by layer; raises `InputError` for other values.
-
-        None and "zeros" stand for all layers.
-
-        what: the name of the argument in messages.
-        """
+        """Splits a tuple `what` by layer; None and "zeros" are for all. Raises `InputError` for others."""
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count
@@ -273,9 +264,7 @@ class Stack(Combination):
         return outputs[-1] if outputs else sequences
 
     def ends_with(self, place: int) -> bool:
-        """Returns whether the layer at a position is the top one, whose last output a call may return. place:
-        the position of the layer.
-        """
+        """Returns whether the layer at a position is the top one, whose last output a call may return."""
         return place == len(self.layers) - 1
 
     def output_of(self, outputs: list[Any], last_only: bool) -> Any:
@@ -287,10 +276,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Lists every recurrence of a layer, in the order they run; raises `InputError` for another type.
-
-    what: the name of the layer in messages.
-    """
+    """Lists the recurrences of a layer, called `what`, in their order; raises `InputError`."""
     if isinstance(layer, RNN):
         return [layer]
     if isinstance(layer, Combined):

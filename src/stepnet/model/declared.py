@@ -8,8 +8,6 @@ Calls, streams, layers and outer steps get their programs here.
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
-import numpy as np
-
 from stepnet.compiler.net.encodings import Precision
 from stepnet.compiler.plan.passes.narrow import check_narrow
 from stepnet.compiler.trace.spec import ARGUMENTS, Step, TracedStep, specs, traced_step
@@ -41,7 +39,6 @@ from stepnet.model.program import StepProgram, own_parameters
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
 
-Array = np.ndarray
 MOST_UNROLLED = 64
 UNKNOWN_INPUTS = "the inputs are not known yet: call the RNN once, or make it with inputs="
 POSITIONS = "an RNN is made with step and params, and with all others by name, as memory=64"
@@ -193,9 +190,7 @@ class Declared(Model):
         return program.controlled[control.masked]
 
     def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
-        """Returns the program for a batch and its statics (values that each sequence has once), looked up by
-        dtypes, features and levels of nested sequences.
-        """
+        """Returns the program for a batch and statics, by dtypes, features and levels of nesting."""
 
         def made() -> StepProgram:
             """Checks the inputs against the declared ones, and traces the step for them."""

@@ -32,9 +32,7 @@ NOT_THERE = (
 
 
 def engine_for(values: Sequence[Any], asked: Any) -> AddressEngine:
-    """Returns the engine that takes arrays on a device where they lie. Raises `InputError` if those asked
-    for, as `engine=`, do not.
-    """
+    """Returns the engine that takes a device's arrays; raises `InputError` if those asked for do not."""
     first = next(value for value in values if is_on_device(value))
     type_, number = first.__dlpack_device__() if hasattr(first, "__dlpack_device__") else (2, 0)
     engine = engine_at(checked_engine(asked), TYPES.get(int(type_), ""), int(number))
@@ -120,9 +118,7 @@ def checked_on_device(
 
 
 def array_on_device(engine: AddressEngine, value: Any, name: str) -> Any:
-    """Returns an array on the engine's device where it lies. Raises `InputError` for one that is elsewhere,
-    or a Ragged. name: what the value is, for the message.
-    """
+    """Returns an array where it lies on the device; raises `InputError` for others and for Raggeds."""
     if isinstance(value, Ragged):
         raise InputError("a Ragged cannot be on a GPU: give an array [batch, time, ...] and lengths=")
     if is_tensor(value) and value.requires_grad:

@@ -167,9 +167,7 @@ def widened(call: Call, layout: TableLayout, rows: int) -> Call:
 
 
 def in_general(call: FormedCall) -> tuple[Form, Array, Places] | None:
-    """Returns a call on a whole array as one at some places, so that it can run as calls of any lengths do;
-    None if it cannot.
-    """
+    """Returns a call on a whole array as one at some places, for calls of any lengths; or None."""
     (_, shape, _, time_major, last_only, engine, _), values, _ = call
     if type(values) is not np.ndarray or len(shape) < 2 or not shape[0] or not shape[1]:
         return None
@@ -187,9 +185,10 @@ def exact_form(call: FormedCall) -> Form | None:
     form, values, places = call
     if places is None:
         return form
-    if form[0] != "ends":
+    layout, *_, last_only, engine, count = form
+    if layout != "ends":
         return None
-    return places[0].tobytes(), values.shape, values.dtype, False, *form[-3:]
+    return places[0].tobytes(), values.shape, values.dtype, False, last_only, engine, count
 
 
 def fits(positions: Positions) -> bool:

@@ -30,7 +30,10 @@ def keep(
     call, structured: the checked call, and what returns its results as outputs and final memories.
     """
     form, given, places = formed
-    if places is not None or form[3:6] != (False, False, "auto") or type(given) is not np.ndarray:
+    if places is not None or type(given) is not np.ndarray:
+        return
+    _, _, _, time_major, last_only, engine, _ = form
+    if time_major or last_only or engine != "auto":
         return
     if not isinstance(bound, FreezingBound) or watching() is not None:
         return

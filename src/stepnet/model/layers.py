@@ -53,9 +53,7 @@ class Combined(Model):
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits an argument into one entry per part (layer or direction); raises `InputError` if it cannot.
-        what: the name of the argument in messages.
-        """
+        """Splits an argument, called `what`, by part (layer or direction); raises `InputError`."""
 
     @abstractmethod
     def joined(self, values: list[Any]) -> Any:
@@ -107,9 +105,7 @@ class Combined(Model):
         return early if self.ends_early else None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Splits an argument of a call into one entry per recurrence, in the structure of `params`. what: the
-        name of the argument in messages.
-        """
+        """Splits an argument of a call, called `what`, by recurrence, as `params` are."""
         parts = zip(self.layers, self.by_part(value, what), strict=True)
         return self.joined([part.by_recurrence(own, what) for part, own in parts])
 
@@ -119,9 +115,7 @@ Kind = TypeVar("Kind", bound=Layer)
 
 
 def recurrences_of(layer: "RNN | Combined") -> Iterator[RNN]:
-    """Yields every recurrence of a layer in the order they run: the layer itself, or at any depth the parts
-    of a stack or of two directions.
-    """
+    """Yields every recurrence of a layer in their order, also in stacks and directions at any depth."""
     if isinstance(layer, RNN):
         yield layer
         return
@@ -403,10 +397,7 @@ class Wiring:
 
 
 def last_of(output: Traced, reverse: bool) -> Traced:
-    """Returns the last output of each sequence; raises `InputError` if outputs are sequences themselves.
-
-    With `reverse` a recurrence computes it at the first step.
-    """
+    """Returns the last output of each sequence; raises `InputError` for outputs of sequences."""
     if output.type.extent != STEPS:
         raise InputError(NO_LAST)
     return apply("reduce", output, how="first" if reverse else "last")

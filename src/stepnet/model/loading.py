@@ -87,9 +87,7 @@ def read_onnx(file: str, contents: bytes) -> Any:
 
 
 def read_stored(file: str, contents: bytes | None) -> Any:
-    """Returns the model of a .stepnet file. file: its path. contents: its bytes; None if they are many, or
-    nothing is stored on disk.
-    """
+    """Returns the model of a .stepnet file. contents: its bytes; None if they are many, or not kept."""
     with IMPORTS, paused_collector():
         from stepnet.model.stored.kept import load_contents
     return load_contents(file, contents)

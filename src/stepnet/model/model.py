@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, SupportsIndex, Unpack
 
-import numpy as np
-
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.plan import Plan
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
     from stepnet.model.streams.layers import Layers, StreamedRecurrence
     from stepnet.model.streams.stream import Stream
 
-Array = np.ndarray
 MADE_WITH = {
     "step",
     "model",
@@ -274,9 +271,7 @@ class Model(ABC):
         begun: Any = None,
         time_major: bool = False,
     ) -> Any:
-        """Runs the model; returns the value of every named variable at every step, for debugging. It takes
-        the arguments of `RNN.trace_steps`.
-        """
+        """Runs the model; returns all named values of every step. Arguments: see `RNN.trace_steps`."""
 
     @property
     @abstractmethod
@@ -293,9 +288,7 @@ class Model(ABC):
 
     @abstractmethod
     def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Returns the recurrences that a stream of the model runs; raises `InputError` for a model without
-        streams. engine: the engines in order of preference.
-        """
+        """Returns the recurrences that a stream of the model runs; raises `InputError` if it has none."""
 
     def engine_order(self, asked: Asked) -> Order:
         """Checks the argument `engine` and returns it, with the model's own engines in place of "auto".
@@ -359,11 +352,7 @@ class Model(ABC):
         return self.on_engine(engine_on(device, precision, batch_invariant) or self.first_engine)
 
     def on_engine(self, order: Order) -> Self:
-        """Returns a copy of the model whose `engine="auto"` stands for other engines; itself if it does
-        already.
-
-        order: the engines in order of preference.
-        """
+        """Returns a copy whose `engine="auto"` stands for `order`; itself if it does already."""
         if order == self.default_engine:
             return self
         made = object.__new__(type(self))
@@ -525,9 +514,7 @@ class Model(ABC):
         return [held for schedule in schedules for held in bytes_between(schedule)]
 
     def gradient_call(self, call: UncheckedCall) -> "CallArguments":
-        """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net, with
-        what arranges gradients in their structures.
-        """
+        """Checks a call whose gradient is taken; returns inputs of a net, and what arranges gradients."""
         with IMPORTS:  # late: few processes train
             from stepnet.model.gradients.arguments import CallArguments
 
@@ -607,9 +594,7 @@ class Model(ABC):
         return text(self.explained(order, checked_size(rows, steps, lengths)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
-        """Returns the sections of the text of `explain`. order: the engines in order of preference. size: the
-        size of a call whose times are added; None for no call.
-        """
+        """Returns the sections of `explain`. order: of engines. size: of a call to add times of, or None."""
         with IMPORTS:  # late: calls do not need it
             from stepnet.explain.plan import schedule_sections
 
@@ -725,9 +710,7 @@ def differentiable(model: Any) -> Model:
 
 
 def checked_model(model: Any, what: str) -> Model:
-    """Returns a model unchanged; raises `InputError` for a value that is not a model. what: the words of the
-    message ahead of what a model is.
-    """
+    """Returns a model; raises `InputError` for another value. what: the words ahead in the message."""
     if not isinstance(model, Model):
         raise InputError(
             f"{what} an RNN, a Stack, a Bidirectional or a Graph, not {short_repr(model)}: give a model such "
@@ -737,7 +720,5 @@ def checked_model(model: Any, what: str) -> Model:
 
 
 def gradient_kinds(model: Model, initial: Any) -> tuple[str, ...]:
-    """Returns the kinds of arguments that have gradients in a call; of a graph, "initial" only if given.
-    initial: the argument of the call, or None.
-    """
+    """Returns the kinds of arguments with gradients; of a graph, "initial" only if that is given."""
     return model.kinds if initial is None else Model.kinds

@@ -38,7 +38,6 @@ from stepnet.model.declared import Declared
 from stepnet.model.reading import NO_LAST
 from stepnet.model.watch import as_watched
 
-Array = np.ndarray
 FIXED_ROWS = (
     "; it is of {} sequences, and a call has any number: with PyTorch write torch.zeros(1, x.shape[0], size)"
 )

@@ -61,10 +61,7 @@ def run_net(
 
 @dataclass(frozen=True)
 class BoundNet:
-    """A net whose kernel is bound to its parameters once, for several calls.
-
-    kept: the calls that are prepared for any lengths, by form.
-    """
+    """A net bound to its parameters once, for several calls. kept: those of any lengths, by form."""
 
     program: NetProgram
     bound: Bound

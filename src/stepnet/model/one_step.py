@@ -26,9 +26,7 @@ NOT_OF_A_STEP = ("reduce", "contract", "scatter", "index")
 
 
 def refusal(plan: Plan) -> str | None:
-    """Returns the reason why a plan, the operations of a recurrence in order, cannot be added to the step of
-    another recurrence; None if it can.
-    """
+    """Returns why a plan cannot be added to the step of another recurrence; None if it can."""
     wrong = next((node for node in plan.net.nodes if is_not_of_a_step(node)), None)
     return None if wrong is None else f"it has {wrong.operation} beside its loop"
 
@@ -45,9 +43,7 @@ def is_not_of_a_step(node: Node) -> bool:
 
 
 def reads_index(plan: Plan) -> bool:
-    """Returns whether the step of a plan reads its index, so that earlier steps must be counted. plan: a
-    recurrence's operations in order.
-    """
+    """Returns whether the step of a plan reads its index, so that earlier steps must be counted."""
     return any(node.operation == "index" for node in plan.body.nodes)
 
 

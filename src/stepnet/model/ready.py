@@ -8,6 +8,7 @@ longer than the call. The stored call is the same machine code on the same words
 bits. `keeping.py` stores it.
 """
 
+import operator
 import os
 import sys
 from abc import ABC
@@ -183,6 +184,36 @@ class ReadyModel(ABC):  # noqa: B024 - as `Model`: objects turn from one class i
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return become_model(self).__reduce_ex__(protocol)
+
+
+def asked_of_model(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the special method by which a built-in function of a model is called, to be called on the model
+    itself: few such functions take a model, and its class is in the message of the error.
+    """
+
+    def asked(ready: Any, *others: Any) -> Any:
+        """Makes the model, and calls the function on it."""
+        return function(become_model(ready), *others)
+
+    return asked
+
+
+def refused_by_model(ready: Any, other: Any) -> Any:
+    """Makes the model, and returns NotImplemented, as it does for any operator: Python's error names it."""
+    become_model(ready)
+    return NotImplemented
+
+
+OPERATORS = "contains delitem getitem index invert neg pos setitem"
+BINARY = "add and floordiv ge gt le lshift lt matmul mod mul or pow rshift sub truediv xor"
+"""Operators of Python by the names of their special methods, and those whose errors name both classes."""
+for built_in in (bool, bytes, complex, float, format, int, iter, len, next, reversed):
+    setattr(ReadyModel, f"__{built_in.__name__}__", asked_of_model(built_in))
+for name in OPERATORS.split():
+    setattr(ReadyModel, f"__{name}__", asked_of_model(getattr(operator, f"__{name}__")))
+for name in BINARY.split():
+    setattr(ReadyModel, f"__{name}__", refused_by_model)
+    setattr(ReadyModel, f"__r{name}__", refused_by_model)
 
 
 def state_of(model: Any) -> dict[str, Any]:

@@ -123,10 +123,7 @@ class Scopes:
 
 
 def numbers_text(value: Any) -> str:
-    """Returns an array as text for a table: its first elements; a Ragged as its description.
-
-    value: the array or Ragged; None for an empty text.
-    """
+    """Returns the first elements of an array, or the description of a Ragged; None is empty."""
     if value is None:
         return ""
     if isinstance(value, Ragged):

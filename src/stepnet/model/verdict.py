@@ -86,10 +86,7 @@ class WithStates:
 
 
 def state_names(states: list[Any]) -> list[str]:
-    """Returns the names of the states of a layer; none unless each direction has the same named ones.
-
-    states: the final state of each direction.
-    """
+    """Returns the names of a layer's states; none unless each direction has the same ones."""
     flat = all(
         isinstance(way, dict) and all(isinstance(value, Traced) for value in cast("Any", way).values())
         for way in states
@@ -99,11 +96,7 @@ def state_names(states: list[Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two models that are compared.
-
-    graph: the model as a graph.
-    path: its name in messages.
-    """
+    """One of two models that are compared, as a graph. path: its name in messages."""
 
     graph: Graph
     path: str
@@ -129,11 +122,7 @@ class Side:
 
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
-        """The model's nets in float64, each with its parameters: as given, then `DRAWS` randomly rounded
-        copies.
-
-        The copies show how much rounding can change the outputs.
-        """
+        """The nets in float64 with their parameters: as given, and `DRAWS` randomly rounded copies."""
         program, random = self.graph.program, module_late("numpy.random").default_rng(0)
         made = [(NetProgram(with_attributes(program.net, wide)), [*map(as_float64, program.params)])]
         for _ in range(DRAWS):
@@ -435,9 +424,7 @@ def widths(net: Net) -> Iterator[int]:
 
 
 def check_inputs(one: Side, other: Side) -> None:
-    """Raises `LayoutError` for two models that cannot be compared, as their inputs or statics (values that
-    each sequence has once) have different names or features.
-    """
+    """Raises `LayoutError` for two models whose inputs or statics differ in names or features."""
     pairs = ("inputs", one.inputs, other.inputs), ("statics", one.graph.statics, other.graph.statics)
     for what, first, second in pairs:
         found = [

@@ -2,16 +2,12 @@
 
 from typing import Any
 
-import numpy as np
-
 from stepnet.compiler.targets.onednn.training import Tape
 from stepnet.compiler.values.arguments import mapping
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.onednn.conversion import LayerWeights
 from stepnet.onednn.sequences import Arguments, state
-
-Array = np.ndarray
 
 FINAL = "the gradient of the final memories is a dict of 'h', 'c' or both"
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 from stepnet.onnx.kept import load
 
 if TYPE_CHECKING:
@@ -11,14 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "Prepared", "load", "save"]
 
-
-HOMES = {"Backend": "backend", "Prepared": "backend", "save": "saving"}
-"""The modules of names that are imported at their first use: `load` does not need what they import."""
-
-
-def __getattr__(name: str) -> object:
-    """Returns one of `HOMES`, imported at the first access; raises `AttributeError` for any other name."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(__name__, ("backend", "Backend Prepared"), ("saving", "save"))
 
 
 def __dir__() -> list[str]:

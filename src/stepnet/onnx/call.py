@@ -10,8 +10,6 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
 from stepnet.importers.placed import Placed
 
-Array = np.ndarray
-
 
 @dataclass(frozen=True)
 class OnnxCall:

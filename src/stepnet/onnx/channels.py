@@ -13,9 +13,7 @@ from stepnet.onnx.call import OnnxCall
 
 
 def group_norm(call: OnnxCall) -> Placed:
-    """Computes the result of a GroupNormalization node, whose scale and shift have a number for each group
-    before opset 21, and for each channel since.
-    """
+    """Computes a GroupNormalization; before opset 21 scale and shift have a number per group."""
     return channels_normalised(call, int(call.attributes.get("num_groups", 0)))
 
 

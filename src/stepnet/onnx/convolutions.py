@@ -30,11 +30,7 @@ RUN = "float32"
 
 @dataclass(frozen=True)
 class Fused:
-    """Several operations of a net that are one operator of ONNX.
-
-    operand: the number of the node that the operator reads.
-    rule: writes the operator.
-    """
+    """Operations that are one of ONNX. operand: the node that it reads. rule: writes it."""
 
     operand: int
     rule: Rule
@@ -105,9 +101,7 @@ class Finder:
     # ---- convolutions
 
     def convolved(self, number: int) -> ConvolutionWeight | None:
-        """Returns the kernel, to write a Conv of ONNX, of a node that multiplies windows of steps [size, in]
-        by a constant matrix; None for any other node.
-        """
+        """Returns the kernel of a Conv for a node that multiplies windows by a constant; None for others."""
         product = self.node(number, "matmul")
         flat = self.of(product, "reshape")
         matrix = None if product is None else self.constant(product, 1)
@@ -243,9 +237,7 @@ class Finder:
     # ---- pooling
 
     def maxima(self, number: int) -> Fused | None:
-        """Returns the ONNX operator MaxPool that does the same as a node: the maximum over the entries of a
-        window, with those that are steps; None for any other node.
-        """
+        """Returns the MaxPool that a node is, a maximum over entries that are steps; None for others."""
         made = self.node(number, "max")
         values = None if made is None else self.inside(made.inputs[0])
         if made is None or values is None or made.attributes["axes"] != (-2,):
@@ -272,9 +264,7 @@ class Finder:
         return values if values is not None and len(values.type.shape) == 2 else None
 
     def is_inside(self, number: int, values: Node) -> bool:
-        """Tells whether a node is the mask of the windows `values`: windows of ones of the same form, which
-        are true for entries that are steps.
-        """
+        """Tells whether a node is the mask of `values`: windows of ones of the same form."""
         node = self.net.nodes[number]
         if node.operation != "windows" or node.attributes != values.attributes:
             return False
@@ -373,10 +363,7 @@ def shape_of(type_: Type) -> Array:
 
 
 def by_entry(rule: Rule, size: int) -> Rule:
-    """Returns the rule that writes windows, of a rule that writes them with the entries behind the features.
-
-    size: the number of entries of a window.
-    """
+    """Returns the rule of windows of `size` entries from one with entries behind features."""
 
     def entries_first(call: WrittenOperation) -> OnnxValue:
         """Writes the windows, and moves their entries ahead of the features."""

@@ -23,9 +23,7 @@ OUTSIDE = 2**40
 
 
 def extend(call: WrittenOperation) -> OnnxValue:
-    """Writes the operation `extend` as ONNX, which puts copies of steps ahead of each sequence and behind it:
-    a Pad, or, in a model with lengths, a Gather of the steps.
-    """
+    """Writes `extend`: a Pad of steps, or, in a model with lengths, a Gather."""
     extension = Extension.of(call.node.attributes)
     if call.scope.lengths:
         return gathered(call, extension)

@@ -49,9 +49,7 @@ def total(call: WrittenOperation) -> OnnxValue:
 
 
 def mean(call: WrittenOperation) -> OnnxValue:
-    """Writes the mean over the steps of each sequence as ONNX. In a model with lengths, padding is left out,
-    and it is 0 for an empty sequence.
-    """
+    """Writes the mean over the steps of each sequence, without padding; 0 for an empty one."""
     scope, dtype = call.scope, call.type.dtype
     if not scope.lengths:
         return call.result("ReduceMean", call.x, axes=[0], keepdims=0)
@@ -65,9 +63,7 @@ def mean(call: WrittenOperation) -> OnnxValue:
 
 
 def largest(call: WrittenOperation) -> OnnxValue:
-    """Writes the maximum over the steps of each sequence as ONNX. In a model with lengths, padding is left
-    out, and it is 0 for an empty sequence.
-    """
+    """Writes the maximum over the steps of each sequence, without padding; 0 for an empty one."""
     if not call.scope.lengths:
         return call.result("ReduceMax", call.x, axes=[0], keepdims=0)
     dtype = np.dtype(call.type.dtype)

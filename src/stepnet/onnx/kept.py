@@ -104,9 +104,7 @@ def key_of(path: "str | Path", contents: bytes, axes: Mapping[str, str], any_ste
 
 
 def keep(key: str, graph: Graph) -> None:
-    """Stores the net of a graph in the disk cache, unless its file is for one number of steps alone, or has
-    weights in other files, which the key does not have.
-    """
+    """Stores the net of a graph on disk, unless for one number of steps, or with weights elsewhere."""
     model: Any = graph.model
     if model.steps is not None or model.store.files:
         return

@@ -101,9 +101,7 @@ def loaded(
 
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
-    """Formats the error for a model with nodes that are not supported: lists the first five of them, and
-    counts the supported ones.
-    """
+    """Formats the error for nodes that are not supported: the first five, and how many are."""
     node_texts = [f"{node.op} {node.name!r}" for node in missing]
     kinds = ", ".join(dict.fromkeys(node.op for node in missing))
     others = len(walk.nodes) - len(missing)
@@ -200,11 +198,7 @@ def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
 
 
 def is_compared_with_steps(walk: Walk, value: Key) -> bool:
-    """Tells whether a value is compared with the output of a Range, as lengths are to compute a mask of
-    steps.
-
-    walk: the nodes of the model. value: (scope, name).
-    """
+    """Tells whether a value is compared with a Range, as lengths are for a mask of steps."""
     from_value, from_range = {value}, set[Key]()
     for node in walk.nodes:
         operands = {find(node.scope, name)[:2] for name in node.inputs if name}
@@ -220,9 +214,7 @@ def is_compared_with_steps(walk: Walk, value: Key) -> bool:
 
 
 def before_casts(node: GraphNode, operand: str) -> Key:
-    """Returns the value, as (scope, name), from which a node's operand is cast, by one or several Casts; else
-    the operand itself.
-    """
+    """Returns the value, as (scope, name), from which Casts make a node's operand, or the operand."""
     scope, name, source = find(node.scope, operand)
     for _ in range(DEPTH):
         if not (isinstance(source, Output) and source.node.op == "Cast" and source.node.inputs):

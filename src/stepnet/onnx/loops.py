@@ -233,9 +233,7 @@ def slices_of(body: LoopGraph, time: Axis) -> tuple[list[Placed], list[Any]]:
 
 
 def is_list(state: Placed) -> bool:
-    """Tells whether a state of a Loop is a list of tensors; raises `ModelError` for one that is not empty,
-    since a Loop over steps may only fill it.
-    """
+    """Tells whether a state of a Loop is a list; raises `ModelError` for one that is not empty."""
     own = state.value
     if isinstance(own, Listed) and (own.entries or own.by_step is not None):
         raise ModelError("a Loop over steps adds to a list that has entries before")
@@ -252,9 +250,7 @@ def grown_axis(body: LoopGraph, index: int, state: Placed) -> Iterator[int]:
 
 
 def index_of_steps(call: OnnxCall, time: Axis) -> Placed:
-    """Returns the index of each step along an axis, without that axis, as a body reads it; raises
-    `ModelError` if the Loop is itself inside of the body of another.
-    """
+    """Returns the index of each step along an axis; raises `ModelError` inside of another Loop."""
     if not isinstance(call.like, Traced):
         raise ModelError(
             f"its body reads the index of its iteration, over {text_of((time,))}, inside of a body"

@@ -192,14 +192,10 @@ def dropout(call: OnnxCall) -> Placed:
 
 
 def reduction(how: str) -> OnnxOperator:
-    """Makes the entry of a reduction over axes in the table that says how ONNX's operators are computed. how:
-    its name in `importers.reductions`, such as "mean".
-    """
+    """Makes the table entry of a reduction, by its name in `importers.reductions`, such as "mean"."""
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes the result of an ONNX reduction; a node without axes reduces all of them, or none if
-        noop_with_empty_axes is set.
-        """
+        """Computes a reduction; without axes of all, or of none if noop_with_empty_axes is set."""
         x, axes = call.x, call.integers(1, "axes")
         if axes is None and call.flag("noop_with_empty_axes"):
             return x
@@ -220,9 +216,7 @@ def over_axis(function: OverAxis) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes the result of an ONNX Softmax or LogSoftmax; before opset 13, its axis and all following
-        ones are joined to one.
-        """
+        """Computes a Softmax or LogSoftmax; before opset 13 its axis and those behind are one."""
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
             return function(x, axis, call.padded)
@@ -235,18 +229,14 @@ def over_axis(function: OverAxis) -> OnnxOperator:
 
 
 def cumsum(call: OnnxCall) -> Placed:
-    """Computes the result of a CumSum node: the sum of each number and all before it along an axis, or all
-    after it (reverse), with or without itself (exclusive).
-    """
+    """Computes a CumSum along an axis, perhaps from its end, with or without each number itself."""
     (axis,) = call.integers(1, "axis") or [0]
     reverse, exclusive = call.flag("reverse"), call.flag("exclusive")
     return reductions.cumulate(call.x, call.x.axis(axis), reverse, exclusive, call.like, call.padded)
 
 
 def argmax(call: OnnxCall) -> Placed:
-    """Computes the result of an ArgMax node: the first index of the largest number along an axis. Raises
-    `ModelError` if the last is asked for.
-    """
+    """Computes an ArgMax, of the first such index; raises `ModelError` if the last is asked for."""
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))

@@ -18,12 +18,7 @@ LEAST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class WrittenOperation:
-    """Operation of a net that is being written as ONNX.
-
-    scope: the graph to which nodes are added.
-    node: the node of the net.
-    operands: its operands in ONNX.
-    """
+    """Operation being written as ONNX. scope: the graph. operands: their names in ONNX."""
 
     scope: Scope
     node: Node
@@ -67,9 +62,7 @@ Rule = Callable[[WrittenOperation], OnnxValue]
 
 
 def arithmetic(op: str) -> Rule:
-    """Makes the function that writes an operation of a net as the ONNX operator `op`, in the dtype of its
-    result. Booleans are computed as 0 and 1.
-    """
+    """Makes what writes an operation as the ONNX operator `op`; booleans are computed as 0 and 1."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
         """Writes an operation of a net as the ONNX operator `op`; booleans are cast to int32 and back."""
@@ -178,9 +171,7 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes the quotient x / y rounded down. op: a function that adds an ONNX operator and returns the name
-    of its result. number: a function that makes a constant.
-    """
+    """Writes x / y rounded down. op: adds an operator, returns its result. number: makes a constant."""
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 
@@ -250,10 +241,7 @@ def concatenate(call: WrittenOperation) -> OnnxValue:
 
 
 def over_features(op: str, axes_are: str) -> Rule:
-    """Makes the function that writes a reduction over features as the ONNX operator `op`.
-
-    axes_are: how the operator takes its axes, as an "input" or an "attribute".
-    """
+    """Makes what writes a reduction of features as `op`, with axes as "input" or "attribute"."""
 
     def rule(call: WrittenOperation) -> OnnxValue:
         """Writes a reduction as the ONNX operator `op`; booleans are computed as 0 and 1."""
@@ -283,9 +271,7 @@ def cumsum(call: WrittenOperation) -> OnnxValue:
 
 
 def cumprod(call: WrittenOperation) -> OnnxValue:
-    """Writes the prefix products along an axis of features, for which ONNX has no operator: as products with
-    copies shifted by 1, 2, 4, ... places.
-    """
+    """Writes prefix products, which ONNX lacks, by copies shifted by 1, 2, 4, ... places."""
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
     name, shift = scope.name(x), 1
     while shift < x.type.shape[axis - x.lead]:

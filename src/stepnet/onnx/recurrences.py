@@ -222,9 +222,7 @@ def scan_node(
 
 
 def masked_memory(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
-    """Writes the memory after a step of a Scan: `new`, or `old` in the padding. is_step: the name of a
-    boolean for each sequence, false in the padding.
-    """
+    """Writes the memory after a step of a Scan: `new`, or `old` where `is_step` is false."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
     return scope.chosen(mask, new, old)

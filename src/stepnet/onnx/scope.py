@@ -65,9 +65,7 @@ class Scope:
     """
 
     def __init__(self, drawing: GraphBuilder) -> None:
-        """Starts an ONNX model without nodes. drawing: collects its nodes and constants; while a body is
-        written, the body's nodes.
-        """
+        """Starts an ONNX model. drawing: collects its nodes, or those of a body that is written."""
         self.drawing = drawing
         self.frames = self.lengths = ""
         self.samples = dict[str, str]()
@@ -137,9 +135,7 @@ class Scope:
 
     @contextmanager
     def outside(self) -> Generator[None]:
-        """Context manager that adds nodes to the model itself, even while a Scan's body is written; values
-        that all bodies share are computed there.
-        """
+        """Context that adds nodes to the model itself, even in a Scan's body, for values of all bodies."""
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
             yield
@@ -230,17 +226,13 @@ class Scope:
         return self.derived(axis, self.shared("counts", "Cast", self.lengths, to=self.kind("int64")))
 
     def sequence_lens(self, axis: str) -> str:
-        """Adds nodes for the lengths along an axis of steps as recurrent operators read them, int32; returns
-        the name, "" in a model without lengths.
-        """
+        """Adds nodes for lengths as recurrent operators read them; returns the name, "" without lengths."""
         if not self.lengths or axis == TIME:
             return self.lengths
         return self.shared(("lengths", axis), "Cast", self.step_counts(axis), to=self.kind("int32"))
 
     def last(self, axis: str) -> str:
-        """Adds a node for the index of each sequence's last entry along an axis of steps, [batch], or [1] in
-        a model without lengths; returns the name of the result.
-        """
+        """Adds a node for the index of the last entry of each sequence, or of all; returns its name."""
         return self.shared(("last", axis), "Sub", self.step_counts(axis), np.array(1))
 
     def mask(self, what: str, rank: int, axis: str) -> str:

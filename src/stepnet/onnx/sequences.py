@@ -27,11 +27,7 @@ READERS = {"Concat", "ConcatFromSequence", "Identity", "Loop", "SequenceAt", "Se
 
 @dataclass(frozen=True)
 class Listed(Unusable):
-    """Placeholder for a list of tensors.
-
-    entries: its entries. by_step: the entries of a list with one for each step, along the first axis, that of
-    the steps; None for another list.
-    """
+    """Placeholder for a list. by_step: its entries along the steps, if it has one for each."""
 
     entries: tuple[Placed, ...] = ()
     by_step: Placed | None = None
@@ -71,9 +67,7 @@ def sequence_construct(call: OnnxCall) -> Placed:
 
 
 def sequence_insert(call: OnnxCall) -> Placed:
-    """Computes the result of a SequenceInsert node: a list with another entry at its end. Raises `ModelError`
-    for another position.
-    """
+    """Computes a SequenceInsert at the end of a list; raises `ModelError` for other positions."""
     own, position = listed(call.x), call.optional(2)
     if own.by_step is not None:
         raise ModelError("it adds to a list with an entry for each step")
@@ -92,9 +86,7 @@ def grown(call: OnnxCall) -> Placed:
 
 
 def sequence_at(call: OnnxCall) -> Placed:
-    """Computes the result of a SequenceAt node: the tensor at a constant position of a list. Raises
-    `ModelError` for a position beyond the list.
-    """
+    """Computes a SequenceAt of a constant position; raises `ModelError` for one beyond the list."""
     own, place = listed(call.x), int(call.operand(1).array)
     if own.by_step is not None or not -len(own.entries) <= place < len(own.entries):
         count = "an entry for each step" if own.by_step is not None else f"{len(own.entries)} entries"
@@ -103,9 +95,7 @@ def sequence_at(call: OnnxCall) -> Placed:
 
 
 def concat_from_sequence(call: OnnxCall) -> Placed:
-    """Computes the result of a ConcatFromSequence node: the entries of a list along an axis, a new one or one
-    that they have.
-    """
+    """Computes a ConcatFromSequence: the entries of a list along an axis, perhaps a new one."""
     own, is_new, axis = listed(call.x), call.flag("new_axis"), int(call.attributes["axis"])
     if own.by_step is None:
         if not own.entries:

@@ -63,9 +63,7 @@ def reshape(call: OnnxCall) -> Placed:
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Computes the result of a Flatten node: a matrix, whose rows are the axes before the attribute `axis`
-    joined to one, and whose columns are the axes from it on.
-    """
+    """Computes a Flatten: a matrix of the axes before `axis`, and of those from it on."""
     x = shaping.with_one_step(call.x)
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
@@ -98,9 +96,7 @@ CONSTANTS = {
 
 
 def constant_(call: OnnxCall) -> Placed:
-    """Computes the result of a Constant node: an array that is stored in one of the attributes `CONSTANTS`.
-    Raises `ModelError` for texts and sparse arrays.
-    """
+    """Computes a Constant, by an attribute of `CONSTANTS`; raises `ModelError` for other kinds."""
     for name, dtype in CONSTANTS.items():
         if name in call.attributes:
             return constant(np.asarray(call.attributes[name], dtype))
@@ -113,9 +109,7 @@ def constant_(call: OnnxCall) -> Placed:
 
 
 def concat(call: OnnxCall) -> Placed:
-    """Computes the result of a Concat node: values concatenated along an axis; or a list with one more entry,
-    for an array that grows in a Loop.
-    """
+    """Computes a Concat, or a list with one more entry for an array that grows in a Loop."""
     if isinstance(call.x.value, sequences.Listed):
         return sequences.grown(call)
     are_known = all(value.is_array for value in call.present)

@@ -2,18 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.paddle.loading import load
 
 __all__ = ["load"]
 
+__getattr__ = late_names(__name__, ("loading", "load"))
+
 
 def __dir__() -> list[str]:
     return __all__
-
-
-def __getattr__(name: str) -> object:
-    """Imports a name at its first use."""
-    return imported_late(__name__, name, "loading" if name in __all__ else None)

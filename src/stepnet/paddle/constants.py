@@ -17,9 +17,7 @@ NAMED = {each.name: each for each in DTYPES.values()}
 
 
 def dtype(stated: Any) -> Any:
-    """Returns the NumPy dtype for a number or name of Paddle's. Half precision is computed in float32. Raises
-    `ModelError` for any other text.
-    """
+    """Returns the dtype of Paddle's number or name, float32 for half; raises `ModelError` for others."""
     if isinstance(stated, int):
         dtype_read = dtype_of(stated)
     elif stated in NAMED:

@@ -53,9 +53,7 @@ def fixed(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes a Paddle operation, the elementwise `operator` of X; raises `ModelError` if an attribute
-        has another than the supported value.
-        """
+        """Computes the elementwise `operator` of X; raises `ModelError` for an attribute not supported."""
         for name, usual in attributes.items():
             if call.attribute(name, usual) != usual:
                 raise ModelError(f"its {name} is {call.attribute(name, usual)}: only {usual} is supported")
@@ -70,9 +68,7 @@ def pair(operator: str) -> Rule:
 
 
 def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
-    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; for that, axes of
-    size 1 are added at the end of Y.
-    """
+    """Returns (X, Y) of an operator that broadcasts Y from `axis` of X on, with axes added to Y."""
     x, y = call.operand(), call.operand("Y")
     axis, ones, rank = call.attribute("axis", -1), 0, len(y.axes)
     if axis >= 0 and rank < len(x.axes):
@@ -198,9 +194,7 @@ def power(call: PaddleCall) -> Placed:
 
 
 def power_along(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator elementwise_pow: X to the power of Y, which is broadcast from
-    the axis in the attribute `axis` on.
-    """
+    """Computes elementwise_pow: X to the power of Y, broadcast from `axis` on."""
     return pointwise.power(*operands_along(call))
 
 
@@ -238,9 +232,7 @@ def layer_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the function that computes a Paddle operator which reduces over axes. how: its name in
-    `importers.reductions`, such as "mean".
-    """
+    """Makes the rule of a reduction, by its name in `importers.reductions`, such as "mean"."""
 
     def rule(call: PaddleCall) -> Placed:
         """Computes a reduction of Paddle, such as reduce_mean; without axes it is over all of them."""
@@ -253,9 +245,7 @@ def reduction(how: str) -> Rule:
 
 
 def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
-    """Makes the function that computes Paddle's operator softmax or log_softmax. function: computes the
-    result from (operand, axis, whether there is padding).
-    """
+    """Makes the rule of softmax or log_softmax. function: takes (operand, axis, whether it is padded)."""
 
     def rule(call: PaddleCall) -> Placed:
         """Computes a softmax operation along the axis of its attribute."""
@@ -286,9 +276,7 @@ def stack(call: PaddleCall) -> dict[str, Placed]:
 
 
 def split(call: PaddleCall) -> dict[str, Any]:
-    """Computes the results of Paddle's operator split: parts of the operand along an axis, of stated sizes
-    (-1 for the rest) or of equal ones.
-    """
+    """Computes Paddle's split along an axis: into stated sizes (-1 for the rest) or equal parts."""
     axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
     sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
     if not sections:
@@ -301,9 +289,7 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator slice: parts of the operand along some axes. Axes of length 1
-    are dropped if decrease_axis lists them.
-    """
+    """Computes Paddle's slice along axes; those of length 1 in decrease_axis are dropped."""
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
     axes, dropped = call.wholes("axes"), call.wholes("decrease_axis")

@@ -137,9 +137,7 @@ def stacked(values: list[Placed]) -> Placed:
 
 
 def ragged(value: Placed) -> Placed:
-    """Returns a recurrent operator's input if it is sequences of vectors of different lengths, end to end
-    without padding; else raises `AxesError`.
-    """
+    """Returns an input of sequences end to end without padding; raises `AxesError` for others."""
     if value.letters != RAGGED or not isinstance(value.value, Traced):
         raise AxesError(
             f"its input is [{axis_names(value.letters)}], and it runs over [{axis_names(RAGGED)}]"
@@ -256,9 +254,7 @@ def projected(call: PaddleCall, x: Placed, index: int = 0) -> Placed:
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """Computes the result of Paddle's operator fusion_gru: inputs are projected to the gates, and a GRU runs
-    over sequences of different lengths.
-    """
+    """Computes Paddle's fusion_gru: inputs projected to the gates, and a GRU over sequences."""
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
@@ -321,9 +317,7 @@ def lstm(call: PaddleCall) -> Results:
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """Computes the results of Paddle's operator fusion_lstm: inputs are projected to the gates, and an LSTM
-    runs over sequences of different lengths.
-    """
+    """Computes Paddle's fusion_lstm: inputs projected to the gates, and an LSTM over sequences."""
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 
 

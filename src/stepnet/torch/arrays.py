@@ -33,9 +33,7 @@ the offset of the part. Programs that are linked at fixed addresses begin at 4 M
 
 
 def carried(tensors: Iterable[Any]) -> list[Any]:
-    """Casts tensors of half precision to float32, in which recurrences carry memories from step to step, and
-    take cotangents; others are returned as they are.
-    """
+    """Casts tensors of half precision to float32, in which recurrences carry memories."""
     return [tensor.float() if tensor.dtype in HALVES else tensor for tensor in tensors]
 
 
@@ -71,10 +69,7 @@ def check_saved(tensors: Sequence[Any], forms: list[Any]) -> None:
 
 
 def form_of(tensor: Any) -> Any:
-    """Returns the shape and the dtype of a tensor, None for None.
-
-    Strides are no part of it, as tensors with gaps are copied, nor devices: DLPack lends no memory elsewhere.
-    """
+    """Returns shape and dtype of a tensor, None for None: gaps are copied, devices are the host."""
     return None if tensor is None else FORM(tensor)
 
 
@@ -97,9 +92,7 @@ def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[
 
 
 def check_plain(tensor: Any) -> None:
-    """Raises `InputError` for a tensor that consists of others, such as a quantized one of torchao or a
-    DTensor: it has no numbers of its own.
-    """
+    """Raises `InputError` for a tensor without numbers of its own, such as a quantized one or a DTensor."""
     if type(tensor) not in PLAIN and dispatch.is_traceable_wrapper_subclass(tensor):
         raise InputError(
             f"a parameter or an input is a {type(tensor).__name__}, which consists of other tensors, and "
@@ -158,10 +151,7 @@ def check_memory(*tensors: Any) -> None:
 
 
 def array_of(tensor: Any) -> Array:
-    """Returns a tensor's numbers as a C-contiguous array, without a copy if the tensor is contiguous.
-
-    Raises `InputError` for a tensor that consists of others.
-    """
+    """Returns a tensor as a C-contiguous array, without a copy if it is; raises `InputError`."""
     check_plain(tensor)
     plain = in_memory(tensor)
     if tensor.dtype is torch.bfloat16:  # which NumPy has by ml_dtypes, and PyTorch does not convert

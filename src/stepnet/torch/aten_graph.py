@@ -70,9 +70,7 @@ FILLED = (torch.rand, torch.randn, torch.randint)
 
 
 def without_generator(function: Any) -> Callable[..., Any]:
-    """Wraps a function of PyTorch that draws random numbers, for traces: a call with a `generator`, which
-    PyTorch cannot trace, raises `StepError`.
-    """
+    """Wraps a function that draws random numbers: with a `generator` it raises `StepError`."""
     refuse_it = refused(f"{function.__name__} is not an operation of a step: {draws.ADVICE}")
 
     def rule(*arguments: Any, generator: Any = None, **options: Any) -> Any:
@@ -130,14 +128,10 @@ UNKNOWN = {
 
 
 class StrictShapeEnv(shapes.ShapeEnv):
-    """PyTorch's shape environment, in which nothing may depend on the number of rows or steps, so that one
-    graph holds for all numbers of them.
-    """
+    """PyTorch's shape environment in which nothing may depend on the number of rows or steps."""
 
     def __init__(self) -> None:
-        """Starts without symbols. `names` maps each symbol to the word that stands for it in messages, and
-        `sizes` each word to the symbolic size.
-        """
+        """Starts without symbols. `names`: the word of each in messages. `sizes`: the size of each word."""
         super().__init__()  # type: ignore[misc]
         self.names, self.sizes = dict[Any, str](), dict[str, Any]()
 
@@ -173,9 +167,7 @@ class StrictShapeEnv(shapes.ShapeEnv):
         return self.sizes[name]
 
     def new_symbol(self, name: str) -> Any:
-        """Makes a new symbolic size (PyTorch's `SymInt`) for the tensors of a trace, and notes its symbol
-        under the word `name`, such as "rows", "sequences" or "steps".
-        """
+        """Makes a symbolic size (`SymInt`), and notes its symbol under a word such as "rows" or "steps"."""
         # Imported late: PyTorch's compiler takes as long as stepnet.torch, and a trace imports it anyway.
         hint, source = HINTS[name.split("[")[0]], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
@@ -267,9 +259,7 @@ def graph_of(
     numbers = {name: environment.size_of(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
-        """Calls the function that is traced, on PyTorch's functional tensors; raises `StepError` if it
-        changed a parameter in place or drew random numbers.
-        """
+        """Calls the traced function; raises `StepError` if it changed a parameter or drew numbers."""
         token = TRACES.set(True)
         try:
             with Rewritten({**replaced, **RANDOM, **REAL}, line), UnchangedTensors():
@@ -301,9 +291,7 @@ def graph_of(
 
 @cache
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's decompositions of operations into simpler ones, except for a few operations that
-    stepnet computes itself.
-    """
+    """Returns PyTorch's decompositions of operations, but for a few that stepnet computes itself."""
     aten = torch.ops.aten
     norms = [
         aten.native_group_norm,
@@ -479,9 +467,7 @@ class Converted:
         return AtenNode(CONSTANT, results=(inferred,), value=array, place=place)
 
     def argument(self, value: Any) -> Any:
-        """Replaces PyTorch's nodes and symbolic sizes in an argument of an operation by their conversions,
-        also in nested lists.
-        """
+        """Replaces PyTorch's nodes and symbolic sizes in an argument, also in lists, by conversions."""
         if isinstance(value, list | tuple):
             return [self.argument(part) for part in cast("Sequence[Any]", value)]
         if is_symbol(value):
@@ -513,9 +499,7 @@ def is_symbol(value: Any) -> bool:
 
 
 def product_of(expression: Any, names: Mapping[Any, str]) -> Size | None:
-    """Translates an expression to a `Size` by the names of its symbols; None unless it is a product of an
-    integer and of different symbols in `names`.
-    """
+    """Translates a product of an integer and symbols in `names` to a `Size`; None for others."""
     count, factors = expression.as_coeff_Mul()
     powers = factors.as_powers_dict()
     if not count.is_Integer or any(symbol not in names or power != 1 for symbol, power in powers.items()):
@@ -535,9 +519,7 @@ def linear_in(expression: Any, names: Mapping[Any, str]) -> tuple[int, str, int]
 
 
 def common_dtype(operands: Sequence[Any]) -> str:
-    """Returns the name of the common dtype of the first two arguments of an operation; "" if there are not
-    two, or they are no tensors or numbers.
-    """
+    """Returns the name of the common dtype of an operation's first two arguments; "" for none."""
     given = [operand.meta["val"] if isinstance(operand, torch.fx.Node) else operand for operand in operands]
     given = [1 if is_symbol(operand) else operand for operand in given]
     fits = len(given) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in given)

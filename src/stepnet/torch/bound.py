@@ -108,9 +108,7 @@ class DifferentiableLayers:
 
     @computed_once
     def as_given(self) -> "DifferentiableLayers":
-        """The layers whose net takes and gives memories in the dtypes of a call, as loops on a GPU read and
-        write them; itself if steps carry no other ones.
-        """
+        """The layers with memories in the dtypes of a call, as loops on a GPU; itself if they are so."""
         net = self.net.as_given
         return self if net is self.net else DifferentiableLayers(net)
 
@@ -127,9 +125,7 @@ class DifferentiableLayers:
         return carried(memories)
 
     def rounded(self, results: list[Any]) -> list[Any]:
-        """Returns the results of the net, its final memories in the dtypes of the module: a recurrence
-        carries memories in float32 if the module is in half precision.
-        """
+        """Returns the net's results with final memories in the module's dtypes, perhaps of half precision."""
         if self.net.program.rounded is None:
             return results
         outputs = self.net.outputs

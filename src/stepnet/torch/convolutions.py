@@ -113,9 +113,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Any:
-    """Replaces `torch.conv_transpose1d` in the trace of a module: adds a graph node for the convolution over
-    steps; returns its result. The arguments are PyTorch's.
-    """
+    """Replaces `torch.conv_transpose1d` in traces: adds a graph node, and returns its result."""
     numbers = [single(number) for number in (stride, dilation, padding, output_padding)]
     return torch.ops.stepnet.convolved_transposed(input, weight, bias, numbers, groups)
 

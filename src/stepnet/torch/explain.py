@@ -76,9 +76,7 @@ def kind_of(module: Any) -> Callable[[Any], Model] | None:
 
 
 def model_of(module: Any, make: Callable[[Any], Model]) -> Model:
-    """Returns the model of a recurrent module; raises `InputError` for dtypes that stepnet does not run.
-    make: makes the model of a module.
-    """
+    """Returns the model of a recurrent module; raises `InputError` for dtypes that do not run."""
     floats = (tensor for tensor in module.parameters() if tensor.is_floating_point())
     if (why := dtypes_refused(floats)) is not None:
         raise InputError(f"{type(module).__name__} cannot be explained: {why}")

@@ -99,9 +99,7 @@ class NetFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(run: MappedNet, *tensors: Any) -> Any:
-        """Runs the net and returns its results. run: the net, with the axes that are mapped. tensors: the
-        net's inputs.
-        """
+        """Runs the net on tensors, and returns its results. run: the net, with the axes that are mapped."""
         return run(tensors)
 
     @staticmethod
@@ -167,10 +165,7 @@ class QuickFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: TensorCall, *tensors: Any) -> tuple[Any, ...]:
-        """Runs the net's forward pass; returns its results in the form of the call.
-
-        call: both passes, and where the steps of the sequences lie. tensors: the inputs of the net.
-        """
+        """Runs the forward pass of a call on the net's inputs; returns results in its form."""
         ctx.call, small, net = call, call.small, call.passes.net
         count_products(net, call.positions)
         if small is not None:
@@ -241,9 +236,7 @@ def keep(
 
 
 def known_cotangents(kept: Any, cotangents: Sequence[Any]) -> list[Any]:
-    """Returns the cotangents of the floating-point results of a function; zeros for those that are None.
-    kept: what `keep` stored, or a `SmallCall`.
-    """
+    """Returns the cotangents of floating-point results; zeros for None. kept: of `keep`, or a `SmallCall`."""
     given = [cotangents[place] for place in kept.floats]
     return [
         torch.zeros(shape, dtype=dtype, device=device) if tensor is None else tensor

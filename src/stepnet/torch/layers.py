@@ -116,9 +116,7 @@ class LayerForward:
         )
 
     def tensors_and_settings(self: Any) -> tuple[list[Any], tuple[Any, ...]] | None:
-        """Returns the parameters, and the settings of which calls depend; None with dropout between layers,
-        and for parameters that are not those of PyTorch's own list.
-        """
+        """Returns parameters and settings of calls; None with dropout, or for parameters not in the list."""
         weights = tensors_named(self, self._flat_weights_names)
         if (self.training and self.dropout) or not all(map(operator.is_, weights, self._flat_weights)):
             return None
@@ -229,9 +227,7 @@ def in_form(module: Any, states: list[Any]) -> Any:
 
 
 def zeros(module: Any, sequences: ModuleSequences, data: Any) -> list[Any]:
-    """Makes the initial states of a call without any: zeros [layers x directions, batch, features] in the
-    dtype of `data`, h, and c of an LSTM.
-    """
+    """Makes initial states of zeros [layers x directions, batch, features]: h, and c of an LSTM."""
     count = module.num_layers * (2 if module.bidirectional else 1)
     features = [module.proj_size or module.hidden_size, module.hidden_size]
     kinds = features if module.mode == "LSTM" else features[:1]
@@ -269,9 +265,7 @@ def run_layers(
 
 
 def sizes_of(module: Any, dtype: Any) -> CellSizes:
-    """Reads the sizes and settings of a recurrent module of torch.nn, which determine its net. dtype: that of
-    its parameters.
-    """
+    """Reads the sizes and settings of a recurrent module, which determine its net."""
     return CellSizes(
         module.mode,
         module.input_size,

@@ -153,9 +153,7 @@ def has_numbers(value: Any, weight: Any) -> bool:
 
 
 def check_tools(value: Any) -> None:
-    """Raises `InputError` where a tool of PyTorch records the operations on a layer's input, or transforms
-    them: the layer is no operation of PyTorch.
-    """
+    """Raises `InputError` where a tool of PyTorch records or transforms a layer's input."""
     check_no_proxy(value)
     if is_recorded() or TRACES.get():
         raise InputError(refused("is no operation of PyTorch for a graph"))
@@ -164,10 +162,7 @@ def check_tools(value: Any) -> None:
 
 
 def check(layer: Any, names: tuple[str, ...], tensors: list[Any], value: Any) -> None:
-    """Raises `InputError` for a layer that was moved to a device or to a dtype in which it cannot run.
-
-    names, tensors: of the parameters. value: the input.
-    """
+    """Raises `InputError` for a layer in a dtype or on a device in which it cannot run."""
     weight = tensors[0]
     if weight.dtype not in DTYPES:
         raise InputError(refused(f"computes in float32, while its parameters are {weight.dtype}"))
@@ -205,9 +200,7 @@ class PackedLinear:
         self.net, self.order = self.general.fixed([*map(view_of, tensors)]), checked_engine(self.engine)
 
     def fits(self, layer: Any, value: Any, tensors: list[Any]) -> bool:
-        """Tells whether these packed weights still equal the weights of a layer and can be multiplied with an
-        input `value`. tensors: the weight, and the bias.
-        """
+        """Tells whether packed weights equal a layer's `tensors`, and can be multiplied with `value`."""
         return (
             type(value) in PLAIN
             and value.dtype is self.dtype
@@ -250,10 +243,7 @@ class PackedLinear:
 
 @lru_cache(MOST_KEPT)
 def net_of_linear(weights: Weights, inputs: int, outputs: int, dtype: str, has_bias: bool) -> ModelNet:
-    """Returns the net of linear layers of these sizes, over sequences of one step.
-
-    weights: the dtype to which the weights are rounded. dtype: the dtype of the parameters.
-    """
+    """Returns the net of linear layers over sequences of one step. weights: rounded to this dtype."""
     shapes = {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if has_bias else {})
     params = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
     memory = {"x": Spec((inputs,), "float32"), "y": Spec((outputs,), "float32")}

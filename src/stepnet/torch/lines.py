@@ -50,10 +50,7 @@ def is_of_user(error: BaseException) -> bool:
 
 
 def line_of_error(error: BaseException) -> str:
-    """Returns, for messages, the innermost line of the user's code that an error passed through.
-
-    If there is none, it returns the user's line in the current calls.
-    """
+    """Returns the innermost line of the user's code of an error, or in the current calls."""
     passed = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     users = [(code, number) for code, number in passed if is_users(code)]
     return lines.line_of(*users[-1]) if users else line_of_call()

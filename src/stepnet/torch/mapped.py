@@ -123,9 +123,7 @@ class MappedNet:
         )
 
     def tangent(self, moved: tuple[int, ...]) -> "MappedNet":
-        """Returns a run that computes the tangents of the floating-point results from the same inputs and the
-        tangents of the inputs at positions `moved`.
-        """
+        """Returns a run for tangents of results from those of the inputs at positions `moved`."""
         axes = (MappedAxis(a.count, a.dims + tuple(a.dims[place] for place in moved)) for a in self.axes)
         return replace(self, net=self.net.tangent(moved), axes=tuple(axes), saves=None, reads=None)
 

@@ -28,17 +28,13 @@ def is_meta(value: Any) -> bool:
 
 
 def has_no_numbers(tensor: Any) -> bool:
-    """Tells whether a tensor has no numbers that a trace can read: on another device than the CPU, in
-    torch.export, and in transforms of torch.func.
-    """
+    """Tells whether a trace cannot read a tensor's numbers: another device, export, torch.func."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return tensor.device.type != HOST or wrapped or isinstance(tensor, fakes.FakeTensor)
 
 
 def with_numbers(value: Any) -> Any:
-    """Returns a tensor on the CPU as an example: zeros for one on the device "meta", and a copy of one on
-    another device; other values are returned as they are.
-    """
+    """Returns a tensor on the CPU as an example, zeros for one on "meta"; others unchanged."""
     if not isinstance(value, torch.Tensor) or value.device.type == HOST:
         return value
     return torch.zeros(value.shape, dtype=value.dtype, device=HOST) if value.is_meta else value.cpu()

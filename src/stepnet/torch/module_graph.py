@@ -157,9 +157,7 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 
 def single_or_dict(parts: dict[str, Any]) -> Any:
-    """Returns the value of a dict with one entry, None for an empty dict, and any other dict unchanged: the
-    forms in which a `Graph` takes arguments.
-    """
+    """Returns the value of a dict with one entry, None for an empty one, any other unchanged."""
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
 
@@ -215,9 +213,7 @@ class ModuleArgument:
             )
 
         def spec(tensor: Any) -> Spec:
-            """Returns the `Spec` (sizes of the features, dtype) of a tensor of the argument: its sizes
-            without the axes of sequences and steps.
-            """
+            """Returns the `Spec` of a tensor: dtype, and sizes without sequences and steps."""
             sizes = [
                 size for place, size in enumerate(tensor.shape) if letters[place : place + 1] in ("", "_")
             ]
@@ -479,21 +475,15 @@ class ModuleWithStatics(TracedModule):
 
 
 def axes_in(sizes: tuple[int | str, ...]) -> tuple[Axis, ...]:
-    """Makes the named axes of a tensor from its sizes: a number gives an axis of features, a name such as
-    "steps" an axis of sequences or steps.
-    """
+    """Makes axes from sizes: a number is a feature, a name such as "steps" sequences or steps."""
     return tuple((size,) for size in sizes)
 
 
 def tensors_of(output: Any) -> Any:
-    """Replaces packed sequences in a module's output by their data; raises `StepError` for an output that is
-    no tensor. Structures such as dicts are kept.
-    """
+    """Replaces packed sequences in an output by their data; raises `StepError` for no tensor."""
 
     def tensor(leaf: Any) -> Any:
-        """Returns the tensor of one leaf of a module's output: the data of a packed sequence, else the leaf
-        itself; raises `StepError` for other leaves than tensors.
-        """
+        """Returns the tensor of a leaf of the output, or a packed one's data; else raises `StepError`."""
         if isinstance(leaf, PackedSequence):
             return leaf.data
         if not isinstance(leaf, torch.Tensor):

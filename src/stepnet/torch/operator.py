@@ -146,11 +146,7 @@ def operator_results(
 
 
 def reason_in_graph(module: Any, key: str, device: Any) -> str:
-    """Returns why PyTorch's own operations run a module in a graph for tensors on a device; "" if stepnet's
-    operator does.
-
-    key: the name of the module in graphs.
-    """
+    """Returns why PyTorch's own operations run a module in a graph; "" if stepnet's does."""
     if device.type == HOST or not makes_graph():
         return ""
     if module.checkpoint is not None:
@@ -410,16 +406,12 @@ def products(data: Any, count: int) -> None:
 
 
 def counted(key: str, form: str, place: Any, wanted: Any, inputs: Any, out_val: Any = None) -> int:
-    """Counts the operations of the matrix products of the operator `recurrence`, whose arguments it takes.
-    out_val: the results, which are not read.
-    """
+    """Counts the operations of `recurrence`'s matrix products, by its arguments and not `out_val`."""
     return runnable_of(key).net.products(SequencePlaces.of_operator(form, place).positions(inputs[0]))
 
 
 def backward_counted(key: str, form: str, place: Any, wanted: Any, inputs: Any, out_val: Any = None) -> int:
-    """Counts the operations of the matrix products of `recurrence_backward`, whose arguments it takes.
-    out_val: the results, which are not read.
-    """
+    """Counts the operations of `recurrence_backward`'s matrix products, by its arguments."""
     positions = SequencePlaces.of_operator(form, place).positions(inputs[0])
     return runnable_of(key).net.products(positions, tuple(wanted))
 

@@ -67,10 +67,7 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class TensorRoom:
-    """Memory that PyTorch allocated, as an engine uses it.
-
-    tensor: of bytes; the memory begins at its byte `offset`.
-    """
+    """Memory of PyTorch for an engine: a tensor of bytes, from its byte `offset` on."""
 
     tensor: Any
     address: int
@@ -115,16 +112,11 @@ class DevicePlace:
         return TensorRoom(tensor, tensor.data_ptr() + offset, offset)
 
     def arrays(self, tensors: Sequence[Any]) -> list[Any]:
-        """Returns arrays where the tensors lie; None stays None. One with gaps is copied within the device.
-        Raises `InputError` for a tensor on another device.
-        """
+        """Returns arrays where tensors lie, without gaps; raises `InputError` for another device."""
         return [None if tensor is None else self.array_of(tensor) for tensor in tensors]
 
     def filled(self, tensors: Sequence[Any], types: Sequence[Type], rows: int) -> Sequence[Any]:
-        """Returns the inputs of a net of these types, with zeros on the device for memories that are None.
-
-        rows: the number of sequences.
-        """
+        """Returns the inputs of a net, with zeros on the device for memories that are None."""
         return [
             torch.zeros((rows, *type_.shape), dtype=getattr(torch, type_.dtype), device=self.device)
             if tensor is None
@@ -135,9 +127,7 @@ class DevicePlace:
     kept = arrays
 
     def array_of(self, tensor: Any) -> Any:
-        """Returns an array where a tensor lies. Raises `InputError` for one on another device, or one that
-        consists of others.
-        """
+        """Returns an array where a tensor lies; raises `InputError` for another device or parts."""
         check_plain(tensor)
         if tensor.device != self.device:
             raise InputError(

@@ -110,18 +110,13 @@ def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
 
 
 def computed_weights(module: Any) -> dict[str, Any]:
-    """Returns the attributes of a module that a hook of torch.nn.utils.weight_norm or spectral_norm computes
-    from its parameters ahead of each call, by name.
-    """
+    """Returns by name the attributes that weight_norm or spectral_norm computes ahead of each call."""
     hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, NORMS)]
     return {hook.name: module.__dict__[hook.name] for hook in hooks if hook.name in module.__dict__}
 
 
 def check_others(found: Reads) -> None:
-    """Raises `InputError` if a step reads a tensor that requires a gradient but is not one of its parameters.
-
-    found: the values that the step reads, by name.
-    """
+    """Raises `InputError` if a step reads a tensor with a gradient that is no parameter."""
     for name, value in found.values.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise InputError(

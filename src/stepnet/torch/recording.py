@@ -48,9 +48,7 @@ def exports_to_onnx() -> bool:
 
 
 def in_onnx_export() -> bool:
-    """Tells whether torch.onnx.export runs, also to the tracer of torch.compile, which it tries second and to
-    which `is_in_onnx_export` is constantly False.
-    """
+    """Tells whether torch.onnx.export runs, also to torch.compile's tracer, which it tries second."""
     if torch.compiler.is_dynamo_compiling():
         return onnx_flags._is_onnx_exporting
     return torch.onnx.is_in_onnx_export()
@@ -104,9 +102,7 @@ def fx_proxies(arguments: Any) -> list[Any]:
 
 
 def check_no_proxy(value: Any) -> None:
-    """Raises `InputError` for a proxy of torch.fx.symbolic_trace, which a module gets if it is traced itself:
-    it has no operations of PyTorch for a graph.
-    """
+    """Raises `InputError` for a proxy of torch.fx.symbolic_trace, which has no operations."""
     if isinstance(value, fx.Proxy):
         raise InputError(
             "torch.fx.symbolic_trace cannot record a module of stepnet.torch itself, which has no operations "

@@ -119,9 +119,7 @@ def refused(message: str) -> Callable[..., Any]:
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Replaces dropout in the trace of a step: returns x in evaluation; raises `StepError` in training, if p
-    is not 0. `inplace` is ignored, as the result is x itself.
-    """
+    """Replaces dropout in a step's trace: returns x, or raises `StepError` in training with p > 0."""
     if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
@@ -131,9 +129,7 @@ def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
 
 
 def cosine_similarity(a: Any, b: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """Computes `torch.cosine_similarity` along axis `dim` from basic operations, in place of PyTorch's
-    function. eps: the least norm by which a vector is divided.
-    """
+    """Computes `torch.cosine_similarity` from basic operations. eps: the least norm to divide by."""
     lengths = [value.norm(dim=dim, keepdim=True).clamp(min=eps) for value in (a, b)]
     return (a / lengths[0] * (b / lengths[1])).sum(dim)
 
@@ -158,9 +154,7 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 def refuse_grad_mode(enabled: Any) -> Any:
-    """Raises `StepError` where a step turns gradients on or off, as torch.no_grad does: a graph of operations
-    cannot express that. enabled: whether they are turned on.
-    """
+    """Raises `StepError` where a step turns gradients on or off, which a graph cannot express."""
     raise StepError(
         "a step cannot turn gradients off or on for a part of it, as torch.no_grad does: write "
         "x.detach() for each value that should pass no gradient"

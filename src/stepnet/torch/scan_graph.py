@@ -46,10 +46,7 @@ class NetFacts(NamedTuple):
 
 
 def has_plain_tensors(x: Any, initial: Any, statics: Any, engine: Asked) -> bool:
-    """Tells whether a graph takes the arguments of a `Scan`, tensors; for others a call raises errors.
-
-    engine: the engines of the module, which must take the tensors where they lie.
-    """
+    """Tells whether a graph takes the arguments of a `Scan`; for others a call raises errors."""
     pairs = [(tensor, 2) for tensor in leaves(x)] + [(tensor, 1) for tensor in leaves((initial, statics))]
     return bool(leaves(x)) and all(
         isinstance(tensor, torch.Tensor)

@@ -205,9 +205,7 @@ def untracked(tensor: Any, what: str) -> Array:
 
 
 def check_capture(what: str, is_captured: bool) -> None:
-    """Raises `InputError` for numbers on a GPU that the host would read while a graph is captured. what:
-    their name. is_captured: whether PyTorch captures a CUDA graph.
-    """
+    """Raises `InputError` for numbers of a GPU, called `what`, to be read while a graph is captured."""
     if is_captured:
         raise InputError(CAPTURED.format(what))
 
@@ -260,9 +258,7 @@ def unchanged(outputs: Any) -> Any:
 
 @lru_cache(MOST_KEPT)
 def dense_positions(first: int, second: int, time_major: bool) -> Positions:
-    """Returns the positions of sequences of equal length, with data [first, second, ...]; cached. time_major:
-    whether the first axis is time and the second batch.
-    """
+    """Returns the cached positions of sequences of equal length, with data [first, second, ...]."""
     rows, time = (second, first) if time_major else (first, second)
     return Positions.padded(np.full(rows, time, np.int64), time, time_major)
 
@@ -382,9 +378,7 @@ def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
 
 
 def dtypes_refused(parameters: Iterable[Any]) -> str | None:
-    """Returns the reason why stepnet cannot run a module with these parameters: dtypes that are not in
-    `DTYPES`. None if it can.
-    """
+    """Returns why stepnet cannot run these parameters: dtypes that are not in `DTYPES`; or None."""
     dtypes = {str(tensor.dtype) for tensor in parameters if tensor.dtype not in DTYPES}
     if not dtypes:
         return None
@@ -456,9 +450,7 @@ def has_own_functions(tensors: Iterable[Any]) -> bool:
 
 
 def runs_on(device: Any, engine: Asked) -> bool:
-    """Tells whether the engines of a module take tensors on a device. On other devices PyTorch's own
-    operations run. engine: the argument `engine=` of the module.
-    """
+    """Tells whether a module's engines take tensors on a device; elsewhere PyTorch's own run."""
     return device.type == HOST or is_taken(device.type, device.index or 0, engine)
 
 

@@ -55,9 +55,7 @@ class CellForward:
             self.engine = order
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs a step of a cell on `input` from the state `hx`; returns the next state, as torch.nn's cell
-        does. Calls torch.nn's own forward where stepnet cannot run.
-        """
+        """Runs a step on `input` from `hx`; returns the next state. Else calls torch.nn's own forward."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, data_of(input), hx)
@@ -140,9 +138,7 @@ def next_states(
 
 
 def sizes_of_cell(module: Any, dtype: Any = None) -> CellSizes:
-    """Reads the sizes and settings of a cell of torch.nn, which determine its net. dtype: the dtype in which
-    it runs; None for the dtype of its parameters.
-    """
+    """Reads the sizes and settings of a cell. dtype: in which it runs; None for its parameters'."""
     kind = DTYPES[module.weight_hh.dtype if dtype is None else dtype]
     return CellSizes(mode_of(module), module.input_size, module.hidden_size, bias=module.bias, dtype=kind)
 

@@ -75,9 +75,7 @@ class ResultLayout(NamedTuple):
         return [*flat, *[memory for layer in layers for memory in layer]]
 
     def placed(self, specs: Sequence[Spec]) -> tuple[list[Any], list[Place]]:
-        """Returns tensors like the results of the module, and where each result of the net is in them. specs:
-        the shapes and dtypes of the net's.
-        """
+        """Returns tensors like the module's results, and where each result of the net is in them."""
         own = [((*self.lead, *shape[1:]), dtype) for shape, dtype in specs[: self.outputs]]
         last, kinds, first = specs[self.outputs :], self.kinds or len(specs), len(own)
         if self.kinds:
@@ -198,9 +196,7 @@ class SmallCall(NamedTuple):
         )
 
     def forward(self, call: "TensorCall", tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Runs the forward pass; returns the module's results, and the saved tensors. Raises
-        `OtherTensorsError` for tensors of other kinds than the call was made for.
-        """
+        """Runs the forward pass; returns results and saved tensors, or raises `OtherTensorsError`."""
         results, further = [*map(ROOM, self.results)], ROOM(self.further_like)
         saved = [*[results[place] for place in self.held], further]
         if are_negated(tensors) or not self.first([*tensors, *results, further]):

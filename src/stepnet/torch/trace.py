@@ -231,9 +231,7 @@ class OfFunction:
 
 
 def held_by(name: str, value: Any) -> str:
-    """Returns the text for what an argument of a step holds: the names in a dict, the count of a list. name:
-    the name of the argument.
-    """
+    """Returns the text for what an argument of a step holds: names of a dict, the count of a list."""
     if isinstance(value, dict):
         return f"`{name}` has {', '.join(map(str, cast('dict[Any, Any]', value))) or 'none'}"
     return f"`{name}` is {described(value)}, which is read by number, as {name}[0]"
@@ -241,10 +239,7 @@ def held_by(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class OfModule:
-    """Step made of a cell module: calls it as a function from (x, state) to (output, state).
-
-    state: an example of its state, for the structure.
-    """
+    """Step made of a cell module, (x, state) -> (output, state). state: an example of it."""
 
     module: Any
     state: Any
@@ -277,9 +272,7 @@ def tensors_of(module: Any) -> list[tuple[str, Any]]:
 
 
 def first_names(module: Any) -> dict[str, str]:
-    """Maps each name of a parameter or buffer of a module to the first name of the same tensor: tied tensors
-    have several names, and a step has them once.
-    """
+    """Maps each name of a module's tensors to the first one of the same tensor, for tied ones."""
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
     for inner, member in module.named_modules():

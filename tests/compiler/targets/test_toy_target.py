@@ -35,6 +35,7 @@ from stepnet.compiler.targets import Call, CalledKernel, Places, PreparedCall, R
 from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts
 from stepnet.compiler.values import leaves, transform
+from stepnet.compiler.values.entry_points import installed
 from stepnet.errors import InputError, LibraryError, RefusedError
 
 Array = np.ndarray
@@ -232,10 +233,10 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     )
     (tmp_path / "toy_package.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    engines.installed.cache_clear()
+    installed.cache_clear()
     DEVICE.clear()
     yield "toy"
-    engines.installed.cache_clear()
+    installed.cache_clear()
     engines.engine.cache_clear()
 
 

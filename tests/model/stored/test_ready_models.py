@@ -125,6 +125,30 @@ def test_anything_else_is_asked_of_the_model(tmp_path: Path) -> None:
         sn.load(path).params = {}
 
 
+MISTAKES = (
+    "len(model)", "[*model]", "next(model)", "model[0]", "0 in model", "model < 1", "1 <= model", "model + 1",
+    "1 - model", "-model", "model @ model", "int(model)", "float(model)", "range(model)", "bytes(model)",
+    "format(model, '5')", "del model[0]", "model[0] = 1", "model += 1", "model(*range(10))",
+)  # fmt: skip
+
+
+def message_of(code: str, model: Any) -> str:
+    """The kind and the text of the error that code raises."""
+    with pytest.raises((TypeError, sn.StepnetError)) as found:
+        exec(code, {"model": model})
+    return f"{found.type.__name__}: {found.value}"
+
+
+def test_a_mistake_gets_the_message_of_the_model(tmp_path: Path) -> None:
+    model, path = saved(tmp_path)
+    stored(path, np.zeros(SHAPE, "float32"))
+    for code in MISTAKES:
+        ready = sn.load(path)
+        assert is_ready(ready)
+        assert message_of(code, ready) == message_of(code, model), code
+    assert bool(sn.load(path))
+
+
 @pytest.mark.parametrize("options", [{"time_major": True}, {"last_only": True}, {"initial": uniform(2, 4)}])
 def test_a_first_call_with_options_is_not_stored(options: dict[str, Any], tmp_path: Path) -> None:
     model, path = saved(tmp_path)

@@ -241,9 +241,7 @@ class RejectedRows:
         return part is not None and difference(part.mark, job.mark) is None
 
     def rows_of(self, job: Job) -> Iterator[Any]:
-        """Yields the rows rejected for a job as record batches. Their column "file" is rewritten to the
-        input's path as it is spelled in this run.
-        """
+        """Yields the rows rejected for a job as record batches, with the path as this run spells it."""
         path = str(job.table.path)
         for batch in self.stored_rows(job):
             files = pyarrow_module("pyarrow", FILES).array([arrow_text(path)] * batch.num_rows)
@@ -287,9 +285,7 @@ class RejectedRows:
                 sync_folder(self.parts.parent)
 
     def clean(self) -> None:
-        """Removes files of rejected rows that another process began and did not complete, in the folder of
-        temporary files and beside the final file.
-        """
+        """Removes files of rejected rows that another process began and did not complete."""
         for partial in [*files_below(self.parts), partial_of(self.path)]:
             if partial.suffix == ".partial" and partial.exists():
                 remove_partial(partial)
@@ -332,9 +328,7 @@ def schema_of_parquet(schema: Any) -> Any:
 
 
 def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """Regroups the rows of record batches into batches of `GROUP` rows, and a last one of the rest, for row
-    groups of equal size.
-    """
+    """Regroups the rows of record batches into batches of `GROUP` rows and a last one of the rest."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     held, count = list[Any](), 0
     for batch in batches:

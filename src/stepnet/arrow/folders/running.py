@@ -244,9 +244,7 @@ def run_plan(
     at = Progress(sum(sizes[path] for path in plan.done), sum(sizes.values()), 0)
 
     def advance(size: float, sequences: int) -> None:
-        """Adds finished bytes of input files (`size`) and finished sequences to the progress of the run over
-        files, and reports it to the caller.
-        """
+        """Adds finished bytes of input (`size`) and sequences to the progress, and reports it."""
         nonlocal at
         at = replace(at, done=at.done + size, sequences=at.sequences + sequences)
         progress(at)

@@ -14,9 +14,7 @@ class RateColumn(ProgressColumn):
     """Column of a progress bar with the number of sequences done, and sequences per second."""
 
     def render(self, task: Task) -> Text:
-        """Formats one column of a progress bar as text: the number of sequences done, which the field
-        "sequences" of `task` holds, and how many are done a second.
-        """
+        """Formats a column of a progress bar: the sequences done, and how many are done a second."""
         seconds = task.elapsed
         rate = f"{task.fields['sequences'] / seconds:,.0f}" if seconds else "0"
         return Text(f"{task.fields['sequences']:,} sequences, {rate}/s")
@@ -24,10 +22,7 @@ class RateColumn(ProgressColumn):
 
 @contextmanager
 def bar(shown: bool = True) -> Generator[Callable[[Done], None]]:
-    """Yields a function to call with the progress of a run over files, which a bar on stderr shows.
-
-    shown: whether to show a bar; there is none if stderr is not a terminal.
-    """
+    """Yields a function to call with a run's progress, for a bar on stderr if it is a terminal."""
     columns = BarColumn(), TextColumn("{task.percentage:>3.0f}%"), RateColumn(), TimeRemainingColumn()
     with shown_late(shown, *columns) as progress:
         task = progress.add_task("", total=None, sequences=0)

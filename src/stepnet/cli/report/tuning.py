@@ -72,10 +72,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class TimedCase:
-    """Call to be timed in one way to share it.
-
-    cell, units: a named cell with as many inputs as units. rows, steps: the numbers of sequences and steps.
-    """
+    """Call whose work threads share in one way, to be timed: a cell of `units`, `rows` of `steps`."""
 
     cell: str
     units: int
@@ -91,10 +88,7 @@ class TimedCase:
 
 
 class TimedCall:
-    """Call of a recurrence, to be timed again and again.
-
-    least: the least seconds so far, of calls for which no thread was late.
-    """
+    """Call of a recurrence to be timed. least: the least seconds so far, without late threads."""
 
     def __init__(self, case: TimedCase, rnn: RNN) -> None:
         """Makes the inputs of a call of a recurrence, as a case says."""
@@ -124,9 +118,7 @@ class TimedCall:
                 passed, count = time.perf_counter() - begun, count + 1
 
     def observation(self, call_seconds: float) -> Observation | None:
-        """Returns the time of the call's work; None if no thread was in time, or if there is little work.
-        call_seconds: the time of a call that does next to nothing.
-        """
+        """Returns the time of the work without that of an empty call; None if there is too little of it."""
         case = self.case
         seconds = self.least - call_seconds
         if self.is_late or seconds <= max(0.0, (WORTH - 1) * call_seconds):

@@ -59,10 +59,7 @@ class Serializer:
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
     def unpacked(self, data: bytes, given: Sequence[Any] = ()) -> Any:
-        """Restores a value from the bytes that `packed` made. Raises `NotDataError` for others.
-
-        given: the objects in place of those that `packed` was given, in the same order.
-        """
+        """Restores a value that `packed` wrote; raises `NotDataError`. given: objects, as for `packed`."""
         try:
             end = HEAD + int.from_bytes(data[:HEAD], "little")
             document = json.loads(data[HEAD:end])

@@ -91,10 +91,7 @@ class OpenFolder:
 
 @contextmanager
 def open_folder(path: str, make: bool) -> Generator[OpenFolder]:
-    """Context with the open folder of the cache. make: whether to make a missing folder.
-
-    Raises `NotUsableError` if the folder is missing or not private.
-    """
+    """Context with the open cache folder; raises `NotUsableError` if it is missing or not private."""
     try:
         if make:
             os.makedirs(path, 0o700, exist_ok=True)
@@ -117,9 +114,7 @@ def open_folder(path: str, make: bool) -> Generator[OpenFolder]:
 
 
 def opened(path: str) -> int:
-    """Opens a folder, but no link to one, on a system of POSIX; returns its descriptor, or raises
-    `OSError`.
-    """
+    """Opens a folder that is no link, on a POSIX system; returns its descriptor, or raises `OSError`."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 

@@ -38,9 +38,7 @@ class CacheEntry:
 
 
 def why_not(chosen: Settings) -> str | None:
-    """Tests whether values can be stored with the settings `chosen`, by writing a file and removing it;
-    returns the reason if they cannot, else None.
-    """
+    """Returns why no values can be stored with these settings, by a trial; None if they can."""
     if chosen.reason is not None or chosen.folder is None:
         return chosen.reason
     try:
@@ -57,10 +55,7 @@ def why_not(chosen: Settings) -> str | None:
 
 
 def entries(chosen: Settings) -> list[CacheEntry]:
-    """Lists all entries of the cache on disk, the most recently used first; none if there is no private
-    folder.
-    chosen: the settings, with the folder of the cache.
-    """
+    """Lists all entries of the cache, the latest used first; none without a private folder."""
     listed = list[CacheEntry]()
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:

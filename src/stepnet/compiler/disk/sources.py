@@ -40,9 +40,7 @@ def folder_digest(folder: str) -> str:
 
 @cache
 def package_version(name: str, module: str) -> str:
-    """Returns the contents of a module of another package, which is not imported. They are cached. Raises
-    `NotUsableError` if it cannot be read.
-    """
+    """Returns the contents of a module that is not imported, cached; raises `NotUsableError` without it."""
     found = PathFinder.find_spec(name)
     if found is None or found.origin is None:
         raise NotUsableError(f"{name} is not found, {UNKNOWN}")

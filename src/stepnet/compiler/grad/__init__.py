@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.compiler.grad.by_sequence import per_sequence
@@ -19,19 +19,12 @@ __all__ = [
     "per_sequence",
     "vjp",
 ]
-HOMES = {
-    "Halves": "halving",
-    "halves": "halving",
-    "jvp": "tangent_net",
-    "matrix_core": "matrix_cores",
-    "per_sequence": "by_sequence",
-    "vjp": "gradient",
-}
-"""The modules of names, which are imported at their first use: a package whose import imports its modules can
-wait for a thread that imports one of them, and the thread for the package.
-"""
 
-
-def __getattr__(name: str) -> object:
-    """Imports a name at its first use."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("by_sequence", "per_sequence"),
+    ("gradient", "vjp"),
+    ("halving", "Halves halves"),
+    ("matrix_cores", "matrix_core"),
+    ("tangent_net", "jvp"),
+)

@@ -8,7 +8,6 @@ from stepnet.compiler.grad.value import Value, concatenated
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.values.records import dataclass
 
-Array = np.ndarray
 Cotangents = tuple[Value | None, ...]
 
 # ---- views -------------------------------------------------------------------------------------------------
@@ -77,9 +76,7 @@ def transpose(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent (gradient) of a broadcast's operand x: the cotangent d of the result y, which the
-    caller sums over the broadcast axes.
-    """
+    """Returns the cotangent of a broadcast's operand: d itself, which the caller sums over the new axes."""
     return (d,)
 
 

@@ -111,9 +111,7 @@ def with_axes_moved(value: Value, order: tuple[int, ...]) -> Value:
 
 
 def matrix_core(recur: Recur) -> MatrixCore | str:
-    """Returns the core of a step whose only memory is a matrix that it changes by outer products; for any
-    other step why it has none, as text.
-    """
+    """Returns the core of a step whose only memory is a matrix, or why it has none, as text."""
     if recur.saved is not None:
         return f"values for its gradient are stored in {recur.saved}"
     if any(node.operation == "index" for node in recur.body.nodes):

@@ -39,9 +39,7 @@ def pointwise(adjoint: Adjoint) -> Tangent:
 
 
 def linear(node: Node, given: Tangents, y: Value, operands: Sequence[Value]) -> list[Value]:
-    """Returns the terms of the tangent of an operation that is linear in each operand: the operation with one
-    of its operands replaced by the operand's tangent.
-    """
+    """Returns the terms of the tangent of an operation that is linear in each operand."""
     terms: list[Value] = []
     for place, moved in enumerate(given):
         if moved is not None:

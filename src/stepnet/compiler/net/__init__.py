@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.compiler.net.decays import decay_operands, gradient_sizes
@@ -38,33 +38,17 @@ __all__ = [
     "interpret",
     "widened",
 ]
-HOMES = {
-    "CONST": "types",
-    "HOST": "memory",
-    "OPERATIONS": "ops",
-    "ROWS": "types",
-    "STEPS": "types",
-    "Builder": "ir",
-    "Extension": "extensions",
-    "Extent": "types",
-    "LevelSizes": "interpreter",
-    "Net": "ir",
-    "Node": "ir",
-    "PairPlaces": "pairs",
-    "Precision": "encodings",
-    "Recur": "ir",
-    "Type": "types",
-    "Window": "windows",
-    "decay_operands": "decays",
-    "gradient_sizes": "decays",
-    "interpret": "interpreter",
-    "widened": "interpreter",
-}
-"""The modules of names, which are imported at their first use: a package whose import imports its modules can
-wait for a thread that imports one of them, and the thread for the package.
-"""
 
-
-def __getattr__(name: str) -> object:
-    """Imports a name at its first use."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("decays", "decay_operands gradient_sizes"),
+    ("encodings", "Precision"),
+    ("extensions", "Extension"),
+    ("interpreter", "LevelSizes interpret widened"),
+    ("ir", "Builder Net Node Recur"),
+    ("memory", "HOST"),
+    ("ops", "OPERATIONS"),
+    ("pairs", "PairPlaces"),
+    ("types", "CONST ROWS STEPS Extent Type"),
+    ("windows", "Window"),
+)

@@ -181,9 +181,7 @@ def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
 
 
 def wide(value: Any) -> Any:
-    """Returns an attribute of a node with float64 in place of float32, if it is a type, an array or the name
-    of a dtype; any other attribute unchanged.
-    """
+    """Returns an attribute of a node with float64 in place of float32; others unchanged."""
     if isinstance(value, Type):
         return Type(value.extent, value.shape, wide(value.dtype))
     if isinstance(value, Literal) and value.value.dtype == np.float32:
@@ -316,9 +314,7 @@ def extended_indices(net: Net, node: Node, segments: LevelSizes) -> Array:
 def decays(
     net: Net, node: Node, operands: list[Buffer], segments: LevelSizes, memory: AnyMemory = HOST
 ) -> Buffer:
-    """Computes a `matrix_gradients` node, of a matrix that decays. segments: the numbers of
-    rows, steps and deeper entries. memory: where the operands lie.
-    """
+    """Computes a `matrix_gradients` node. segments: the numbers of rows, steps and deeper entries."""
     given = decay_operands(operands, node.attributes["reads"], node.attributes["ends"])
     return memory.matrix_gradients(given, segments.into(node.type.extent), node.attributes["reverse"])
 

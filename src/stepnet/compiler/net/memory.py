@@ -41,9 +41,7 @@ class TargetMemory(Protocol[Kind]):
         ...
 
     def put_constant(self, array: Array) -> Kind:
-        """Copies an array of the host, which nothing changes, into this memory; returns the buffer, which may
-        be that of an earlier copy and is only read.
-        """
+        """Copies a constant of the host into this memory; equal ones may share the buffer, to be read."""
         ...
 
     def get(self, buffer: Kind) -> Array:

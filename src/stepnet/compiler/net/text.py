@@ -29,9 +29,7 @@ INFIX = {
 
 
 def value_names(net: Any) -> list[str]:
-    """Returns the name of each node in the text of a net: an input's own name, unless an earlier input has
-    it, or a number such as %3.
-    """
+    """Returns the name of each node in the text of a net: an input's own, or a number such as %3."""
     names: list[str] = []
     for number, node in enumerate(net.nodes):
         named = node.operation == "input" and node.name and node.name not in names

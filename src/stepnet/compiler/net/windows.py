@@ -80,9 +80,7 @@ class Lengths(NamedTuple):
         return np.where(lengths > 0, np.maximum(made, 0), 0)
 
     def of_one(self, length: int) -> int:
-        """Returns the length of a single sequence along the derived axis, which follows from `length`, that
-        along the axis it comes from. It is 0 without steps.
-        """
+        """Returns a sequence's length along the derived axis from that along its source; 0 without steps."""
         more, factor, multiplies = self
         made = length * factor + more if multiplies else -((-length - more) // factor)
         return max(made, 0) if length else 0

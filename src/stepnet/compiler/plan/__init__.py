@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.compiler.plan.apart import unit_fibers
@@ -49,38 +49,15 @@ __all__ = [
     "waves_of",
     "with_early_reads",
 ]
-HOMES = {
-    "PIPELINE": "passes",
-    "Across": "waves",
-    "BlockCosts": "load",
-    "CallPartition": "partition",
-    "CallSize": "load",
-    "CostModel": "load",
-    "FiberCosts": "load",
-    "Load": "load",
-    "Machine": "load",
-    "MatrixSizes": "load",
-    "Part": "schedule",
-    "Partition": "partition",
-    "Pipeline": "passes",
-    "Plan": "plan",
-    "Planning": "plan",
-    "Schedule": "schedule",
-    "Wavefront": "partition",
-    "lines_of": "waves",
-    "optimised": "passes",
-    "order_of": "waves",
-    "planned": "plan",
-    "runs_of": "waves",
-    "unit_fibers": "apart",
-    "waves_of": "waves",
-    "with_early_reads": "passes.read_before",
-}
-"""The modules of names, which are imported at their first use: a package whose import imports its modules can
-wait for a thread that imports one of them, and the thread for the package.
-"""
 
-
-def __getattr__(name: str) -> object:
-    """Imports a name at its first use."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("apart", "unit_fibers"),
+    ("load", "BlockCosts CallSize CostModel FiberCosts Load Machine MatrixSizes"),
+    ("partition", "CallPartition Partition Wavefront"),
+    ("passes", "PIPELINE Pipeline optimised"),
+    ("passes.read_before", "with_early_reads"),
+    ("plan", "Plan Planning planned"),
+    ("schedule", "Part Schedule"),
+    ("waves", "Across lines_of order_of runs_of waves_of"),
+)

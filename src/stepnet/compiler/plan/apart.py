@@ -117,10 +117,7 @@ def is_own(found: Array, own: Array) -> bool:
 
 
 def units_of(body: Net, given: Mapping[int, Array]) -> dict[int, Array]:
-    """Returns for each value of a step the unit of which each element depends on the memories; NONE or MANY.
-
-    given: the units of memories, by node.
-    """
+    """Returns for each value of a step the unit of memories that each element depends on, NONE or MANY."""
     found = dict[int, Array]()
     for number in range(len(body.nodes)):
         if number in given:

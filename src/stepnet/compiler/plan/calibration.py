@@ -58,17 +58,13 @@ class Observation:
 
 
 def error(machine: Machine, observations: Sequence[Observation]) -> float:
-    """Returns the factor by which estimates miss the measured times: 1.1 for a tenth, as a mean in which
-    large errors count most (root mean square of logarithms).
-    """
+    """Returns the factor by which estimates miss measured times, as the root mean square of logarithms."""
     squares = sum(observation.error(machine) ** 2 for observation in observations)
     return exp((squares / len(observations)) ** 0.5)
 
 
 def misfit(machine: Machine, observations: Sequence[Observation]) -> float:
-    """Returns how far estimates are from the measured times: the sum of the squares of their errors, which
-    grows only linearly with errors beyond `DISTURBED`.
-    """
+    """Sums the squares of the errors of estimates, which grow linearly beyond `DISTURBED`."""
     errors = (abs(observation.error(machine)) for observation in observations)
     return sum(each * each if each < DISTURBED else DISTURBED * (2 * each - DISTURBED) for each in errors)
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import compress
 
-import numpy as np
-
 from stepnet.compiler.net.ir import Builder, Net, Recur, without_unused
 from stepnet.compiler.net.type_rules import deeper, recur_extent
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
@@ -20,8 +18,6 @@ from stepnet.compiler.plan.passes.when import is_constant, known_once
 from stepnet.compiler.plan.plan import Plan, Planning, planned
 from stepnet.compiler.plan.schedule import Cut, Part, Schedule, is_nested
 from stepnet.errors import NetError
-
-Array = np.ndarray
 
 
 def cut_of(traced: Net, lifted: Net | None, planning: Planning) -> Cut:
@@ -152,9 +148,7 @@ def part_of(net: Net, numbers: list[int], groups: Groups, planning: Planning) ->
 
 
 def name_of(net: Net, number: int) -> str:
-    """Returns the name of a value of the whole net in the net of a part, as `explain` shows it: its own name,
-    as an argument of the step has one, or one by its number.
-    """
+    """Returns the name of a value in the net of a part: an argument's own, or one by its number."""
     return net.nodes[number].name or f"value{number}"
 
 
@@ -191,9 +185,7 @@ class LoopBodyBuilder:
         return self.copy_of[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Copies the totals `numbers` (nodes that sum a recurrence's results) into the part's net, in order;
-        returns the nodes that became inputs for them.
-        """
+        """Copies totals of a recurrence's results into the part's net; returns the inputs added for them."""
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]

@@ -353,9 +353,7 @@ class Search:
                 yield reader, inverse[indices]
 
     def readers(self, number: int) -> Iterable[tuple[int, int]]:
-        """Yields the pointwise nodes that read a value, directly or through views, as pairs (reader,
-        operand): the operand is the value itself or a view of it.
-        """
+        """Yields pairs (reader, operand) of the pointwise nodes that read a value or a view of it."""
         for user in self.users[number]:
             node = self.net.nodes[user]
             if node.is_view:

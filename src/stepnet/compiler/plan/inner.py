@@ -6,9 +6,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS
 
 
 def is_inner(node: Node) -> bool:
-    """Tells whether a node has or reads values of inner sequences (sequences inside a step), or is a
-    recurrence over them.
-    """
+    """Tells whether a node has, reads or runs over sequences inside a step."""
     if node.operation in ("input", "result"):
         return False
     deep = any(len(type_.extent) > 1 for type_ in node.types)

@@ -253,9 +253,7 @@ class StageLoad:
         return not (self.products or self.flops or self.waits or self.blocks)
 
     def is_claimed(self, rows: float) -> bool:
-        """Tells whether threads that share the work of a stage on some rows claim all products of each other,
-        so that none waits for a slower one.
-        """
+        """Tells whether threads claim all products of a stage, so that none waits for a slower one."""
         return bool(self.products) and all(0 < each.claimed_rows <= rows for each in self.products)
 
     @property
@@ -336,9 +334,7 @@ read up to `MOST_PAUSE_BYTES`.
 
 
 def most_block_steps(weights: int, lanes: int) -> int:
-    """Returns the most steps of a block of a call, by the time until it pauses. weights: the bytes that a
-    step reads. lanes: the sequences that run at the same time.
-    """
+    """Returns the most steps of a block of a call. weights: the bytes read at a step. lanes: sequences."""
     weights = max(1, weights)
     return max(1, PAUSE_BYTES // weights, min(PAUSE_ROWS // lanes, MOST_PAUSE_BYTES // weights))
 

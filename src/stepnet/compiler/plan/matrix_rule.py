@@ -96,9 +96,7 @@ class MatrixRule:
 
 
 def matrix_rule(recur: Recur) -> MatrixRule | str:
-    """Returns the form of a step whose only memory is a matrix that it changes by outer products; for any
-    other step why it has not this form, as text.
-    """
+    """Returns the form of a step whose only memory is a matrix, or why it has not this form, as text."""
     try:
         return RuleFinder(recur).rule()
     except OtherFormError as error:
@@ -106,9 +104,7 @@ def matrix_rule(recur: Recur) -> MatrixRule | str:
 
 
 def vectors_of_read(recur: Recur) -> list[Array]:
-    """Returns for each read of a step of the form the flat indices of its vector, [heads, keys], in the
-    factor.
-    """
+    """Returns for each read the flat indices of its vector, [heads, keys], in the factor."""
     finder = RuleFinder(recur)
     rule, found = finder.rule(), list[Array]()
     heads, keys, values = rule.sizes

@@ -268,9 +268,7 @@ def features_fit(net: Net, number: int, heads: int, size: int, mixed: set[int]) 
     own = node.type
 
     def fits(operand: int) -> bool:
-        """Tells whether an operand has as many features as the node, or one number per head, which is
-        repeated for its features.
-        """
+        """Tells whether an operand has as many features as the node, or one number per head."""
         type_ = net.type_of(operand)
         if type_.size == 1 or operand in mixed:
             return True

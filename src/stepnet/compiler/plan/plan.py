@@ -116,9 +116,7 @@ class Plan:
 
     @computed_once
     def key(self) -> str:
-        """A digest of the plan (the order in which a net's operations run), to cache its code; equal for
-        plans that differ only in whether the steps run last first.
-        """
+        """A digest of the plan, to cache its code; the same whichever step runs first."""
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         costs = self.planning.costs.fibers
         return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages, costs, self.windows)

@@ -13,8 +13,6 @@ passes and costs of the engine. The others are functions of the target's memory,
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.compiler.plan.inner import has_inner
@@ -22,8 +20,6 @@ from stepnet.compiler.plan.plan import Plan, Planning
 from stepnet.compiler.values.fork_guard import imported_late
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
-
-Array = np.ndarray
 
 
 def is_nested(net: Net) -> bool:

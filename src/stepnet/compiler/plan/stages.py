@@ -74,9 +74,7 @@ def step_fibers(recurrence: Node, costs: FiberCosts) -> Fibers:
 
 
 def carried(recurrence: Node) -> dict[int, int]:
-    """Maps each memory of a recurrence's step to the node of its next value, both as node numbers of the
-    body, the net of the step. A reshape of the value is left out.
-    """
+    """Maps each memory of a step to the node of its next value, behind its reshapes."""
     recur = recurrence.recur
     following = (without_reshape(recur.body, number) for number in recur.following)
     return dict(zip(recur.memories, following, strict=True))

@@ -112,9 +112,7 @@ class AssignedEngines:
         return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """Compiles the plan (the operations in order) of one part of a net by the first engine that does not
-        refuse it; returns its kernel (compiled code).
-        """
+        """Compiles the plan of one part by the first engine that does not refuse it; returns the kernel."""
         engine = choice(plan, self.engines).engine
         assert engine is not None
         return engine.compile_plan(plan.planned(planning_of(engine)))

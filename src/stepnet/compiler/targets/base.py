@@ -111,7 +111,6 @@ class Results(NamedTuple):
         return [*self.outputs, *self.final, *self.totals]
 
 
-Arrays = Sequence[Array]
 OptionalArrays = Sequence[Array | None]
 
 
@@ -222,10 +221,7 @@ class Links(NamedTuple):
 
 
 class BetweenKernels(NamedTuple):
-    """An operation across extents that runs between the kernels of a chain.
-
-    needs: the kernels that must have run before it, by position.
-    """
+    """An operation across extents between kernels of a chain. needs: kernels that run before it."""
 
     across: Across
     needs: frozenset[int]
@@ -291,9 +287,7 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs one step of some rows (sequences of the call). It is valid until the
-        next call of `of`. rows: the indices of the rows.
-        """
+        """Returns a function that runs one step of rows of the call, until the next call of `of`."""
         ...
 
     def renew(self, rows: Array) -> None:
@@ -322,9 +316,7 @@ class Bound(Protocol):
         ...
 
     def packing_tasks(self) -> Sequence[Any] | None:
-        """Returns tasks of machine code that do what `rebind_at` does, for prepared calls; None if there are
-        no such tasks, or others besides.
-        """
+        """Returns tasks of machine code that do what `rebind_at` does; None without such tasks."""
         ...
 
     def release(self) -> None:
@@ -473,9 +465,7 @@ class CalledSteps:
         return once
 
     def renew(self, rows: Array) -> None:
-        """Does nothing: each step reads all statics (constant inputs) again, so changes need no notice. rows:
-        the rows whose statics have changed.
-        """
+        """Does nothing: each step reads all statics again, so changed rows need no notice."""
 
 
 class Kernel(Protocol):
@@ -640,9 +630,7 @@ class AddressEngine(DeviceEngine, Protocol):
         ...
 
     def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> Any:
-        """Returns a C-contiguous array on the device, as calls take it, from the address of its first byte.
-        owner: the object that keeps the memory allocated.
-        """
+        """Returns a C-contiguous array on the device at an address. owner: what keeps the memory."""
         ...
 
     def array_of(self, value: Any) -> Any | None:
@@ -668,9 +656,7 @@ class OwnedMemory(Protocol):
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """Describes how the recurrence of a plan (the operations of a net in their order) runs with weights in
-    fewer bits, or returns as text why it cannot.
-    """
+    """Describes how a plan's recurrence runs with weights in fewer bits, or says why it cannot."""
     count = narrow_weights(plan.traced)
     if not count:
         return "it has no product of float32 values with parameters"

@@ -63,9 +63,7 @@ class Interpreter:
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
-        """Makes the kernel (an object that runs calls) of one part of a model, which NumPy runs. In low
-        precision, products use weights rounded by their encoding.
-        """
+        """Makes the kernel of a part that NumPy runs, with weights rounded by their encoding."""
         return InterpreterKernel(
             narrowed(plan.traced, self.pipeline) if any_low(plan.traced) else plan.traced
         )

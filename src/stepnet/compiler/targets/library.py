@@ -92,9 +92,7 @@ class CallSpecification:
 
     @property
     def least_steps(self) -> int:
-        """The number of steps that a sequence has at least, unless it has none: more than one if padding by
-        reflection reads more.
-        """
+        """The fewest steps of a sequence that has any: several if padding by reflection reads them."""
         least, net = 1, self.net
         for node in net.nodes:
             if node.operation == "extend":

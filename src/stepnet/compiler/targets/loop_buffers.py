@@ -54,9 +54,7 @@ class PlainBuffers:
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """Runs the part of a net (without a recurrence) that was prepared on inputs with `count` values;
-        returns its outputs, valid until the next run.
-        """
+        """Runs the prepared part without a recurrence on inputs with `count` values, until the next run."""
         self.inputs.take(arrays)
         self.run()
         return [output[:count] for output in self.outputs]

@@ -176,9 +176,7 @@ class NetForm:
 
     @computed_once
     def given(self) -> tuple[int, ...]:
-        """The positions, among the net's inputs, of those that a call gives (all but parameters), in the
-        order in which it has their arrays (`Call.given`).
-        """
+        """The positions among the net's inputs of those that a call gives (`Call.given`), in order."""
         ends = self.ends
         return *ends.sequences, *ends.memories, *ends.statics
 

@@ -211,9 +211,7 @@ def extents_of_steps(net: Net) -> list[Extent]:
 
 
 def is_plain(call: Call) -> bool:
-    """Tells whether a call may be prepared: it has sequences that are not empty and have no inner ones, each
-    from its first step, and returns all outputs.
-    """
+    """Tells whether a call may be prepared: full sequences from their first steps, with all outputs."""
     positions = call.positions
     plain = call.step_offset is None and not is_nested(call) and not call.last_only
     return plain and bool(positions.rows) and positions.is_full
@@ -277,9 +275,7 @@ def prepared_part(net: Net, part: Part, bound: Any, values: Values, frame: Frame
 
 
 def reads_of(run: PartRun, among: Iterable[int]) -> tuple[int, ...]:
-    """Returns those of the nodes `among` that some part of a group reads. run: consecutive parts of a
-    schedule that run as one chain. among: nodes of the net.
-    """
+    """Returns those of the nodes `among` that some part of a chain of parts reads."""
     read = {number for part in run.parts for number in part.reads}
     return tuple(number for number in among if number in read)
 

@@ -204,9 +204,7 @@ class PartsKernel:
         return self.means.constants(net, tuple(self.known), frozenset(read.intersection(self.known)))
 
     def put(self, constants: Arrays) -> Values:
-        """Puts constants, given by node of the net, into the memory of the target. Those that are repeated or
-        reduced over steps become contiguous there.
-        """
+        """Puts constants, by node, into the target's memory: contiguous if repeated or reduced there."""
         memory = self.means.memory
         read = {number for part in self.schedule.parts if part.kind == "across" for number in part.reads}
         values = {number: memory.put_constant(array) for number, array in constants.items()}
@@ -233,9 +231,7 @@ def ending_part(schedule: Schedule) -> Part | None:
 
 
 def flag_of(schedule: Schedule, part: Part, flag: int) -> int:
-    """Returns the position of a flag among the memories of the part whose loop it ends early. flag: its
-    position among the memories of the schedule's net.
-    """
+    """Returns the position of a flag of the net among the memories of the part that it ends."""
     number = schedule.net.results[NetForm(schedule.traced).ends.rows[flag]]
     return part.results.index(number) - len(part.results) + part.memories
 
@@ -325,9 +321,7 @@ class BoundParts(CalledKernel):
 
     @computed_once
     def clean(self) -> set[int]:
-        """The positions of the net's results that have zeros in the gaps between sequences (results of
-        recurrences), so that these need not be cleared.
-        """
+        """The positions of results that have zeros in gaps between sequences, and need no clearing."""
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {index for index, number in enumerate(self.net.results) if number in recurrent}
 
@@ -388,9 +382,7 @@ class BoundParts(CalledKernel):
         return self.kernel.means.whole(self)
 
     def in_turn(self, call: Call) -> Results:
-        """Runs the parts of the schedule, one by one or in chains (several parts by one call of machine
-        code), on the arrays of a call; returns the results.
-        """
+        """Runs the parts of the schedule on the arrays of a call, one by one or in chains."""
         packing = self.packing(call)
         # The traced net's kinds of inputs: if a pass has removed a recurrence, this net lacks its memory.
         inputs = packing.inputs(self.traced_form, call.given)

@@ -6,7 +6,7 @@ operations, other functions, and ufuncs that are computed by several operations.
 
 from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.compiler.trace.composed import COMPOSED
@@ -16,16 +16,12 @@ if TYPE_CHECKING:
     from stepnet.compiler.trace.ufuncs import UFUNCS
 
 __all__ = ["COMPOSED", "FUNCTIONS", "UFUNCS", "Spec", "trace_step"]
-HOMES = {
-    "COMPOSED": "composed",
-    "FUNCTIONS": "numpy_functions",
-    "Spec": "spec",
-    "UFUNCS": "ufuncs",
-    "trace_step": "step",
-}
-"""The modules of names, which are imported at their first use: a net that is stored needs no tracer."""
 
-
-def __getattr__(name: str) -> object:
-    """Imports a name at its first use."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("composed", "COMPOSED"),
+    ("numpy_functions", "FUNCTIONS"),
+    ("spec", "Spec"),
+    ("step", "trace_step"),
+    ("ufuncs", "UFUNCS"),
+)

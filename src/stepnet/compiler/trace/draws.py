@@ -220,10 +220,7 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
 
 
 class Watch:
-    """Tracing function that looks, after each of the user's lines, for random generators that have changed.
-
-    found: the name of the first such generator, and the line; None so far.
-    """
+    """Tracing function that notes the first random generator that a line changed, and the line."""
 
     def __init__(self, states: Mapping[str, State]) -> None:
         """Keeps the states of generators before a step runs. states: by name, functions that read a state."""
@@ -275,9 +272,7 @@ class DrawGuard:
     """
 
     def __init__(self, names: frozenset[str]) -> None:
-        """Chooses the functions of the table `ASKED` to watch: functions that the step can reach by the names
-        in its code, `names`.
-        """
+        """Chooses the functions of `ASKED` to watch: those that a step can reach by `names` in its code."""
         self.messages = dict[int, str]()
         for (module, name), (ways, message) in ASKED.items():
             function = getattr(imported(module), name, None)
@@ -291,9 +286,7 @@ class DrawGuard:
             sys.setprofile(self.follow)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Stops watching calls; raises `StepError` if a function was called whose result a trace cannot hold,
-        unless another error ended the block.
-        """
+        """Stops watching; raises `StepError` if a function was called whose result a trace cannot hold."""
         if self.messages:
             sys.setprofile(self.outside)
         if kind is None and self.found:

@@ -57,9 +57,7 @@ def refuse(message: str, line: str = "") -> StepError:
 
 
 def defined_at(function: Any) -> str:
-    """Returns file, line number and text of the line where a function is defined, for messages. If it is not
-    the user's code, it is the line of the user that runs now.
-    """
+    """Returns file, line and text where a function is defined, or of the user's line that runs now."""
     code = code_of(function)
     return user_line() if code is None else line_of(code, code.co_firstlineno)
 
@@ -124,9 +122,7 @@ class NamingLine:
         """Begins the context; only an error that ends it matters."""
 
     def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Adds the user's line to the error that ended the block, if it names none: to the message of
-        stepnet's errors, as a note to others.
-        """
+        """Adds the user's line to the error that ended the block, unless that names one."""
         if not isinstance(error, Exception) or names_line(error):
             return
         passed = list[tuple[CodeType, int]]()

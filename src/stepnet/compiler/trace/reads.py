@@ -114,9 +114,7 @@ class Reads:
 
     @computed_once
     def arrays(self) -> list[tuple[Any, Any]]:
-        """Lists those values read by a step that may change in place, such as arrays, each with its contents
-        at the time when `key` was computed, to detect changes.
-        """
+        """Lists values read by a step that may change in place, with their contents when `key` was made."""
         return [
             (value, known)
             for value, (_, known) in zip(self.values.values(), self.key, strict=True)
@@ -152,9 +150,7 @@ class Latest:
         self.reads: Reads | None = None
 
     def current(self, find_reads: Callable[[], Reads]) -> Reads:
-        """Returns the values that a step reads besides its arguments: the cached ones, or, if one has
-        changed, those that `find_reads` finds, which are then cached.
-        """
+        """Returns the cached values that a step reads, or after a change those that `find_reads` finds."""
         reads = self.reads  # read once, as another thread may replace it meanwhile
         if reads is None or not reads.still_hold():
             reads = self.reads = find_reads()
@@ -166,9 +162,7 @@ class Latest:
 
 
 def no_rule(_: Any) -> None:
-    """Returns None for any value: the rule for a step that uses no objects of a framework such as PyTorch,
-    whose attributes need a rule of their own to be read.
-    """
+    """Returns None for any value: no object of a framework needs a rule to be read."""
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
@@ -225,9 +219,7 @@ def part_name(outer: str, name: str) -> str:
 
 
 def content_key(value: Any) -> Any:
-    """Makes a key of a value that can be hashed: equal keys mean equal contents. Objects without plain
-    contents are compared by identity.
-    """
+    """Makes a key of a value, equal for equal contents; by identity for objects without plain ones."""
     if isinstance(value, float | complex):
         return type(value), repr(value)  # repr distinguishes 0.0 from -0.0, and makes NaNs equal
     if isinstance(value, PLAIN):
@@ -333,9 +325,7 @@ def of_classes(value: Any) -> list[ReadSource]:
 
 
 def base_sources(kind: type[Any]) -> list[ReadSource]:
-    """Lists objects that read the attributes of a class and its bases again, to see whether they changed: a
-    `ReadSource` for each class that is the user's own.
-    """
+    """Lists `ReadSource`s that read the attributes of a class and its bases, if they are the user's."""
     return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 
 
@@ -428,9 +418,7 @@ def context_value(variable: ContextVar[Any]) -> Any:
 
 @cache
 def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Returns the names of the globals that a function's code reads, and all names in the code, those of
-    attributes too. Functions inside it are included.
-    """
+    """Returns the names of globals that code reads, and all names in it, with inner functions."""
     names, every = dict[str, None](), set(code.co_names)
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
@@ -495,9 +483,7 @@ def tensor_bits(tensor: Any) -> Any:
 
 @contextmanager
 def numbers_known() -> Generator[None]:
-    """Context in which the values of PyTorch's tensors can be read, even inside PyTorch's own traces and
-    transforms, where they otherwise cannot.
-    """
+    """Context in which values of PyTorch's tensors can be read, even inside PyTorch's own traces."""
     torch = imported("torch")
     if torch is None:
         yield

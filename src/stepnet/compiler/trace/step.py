@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
-import numpy as np
-
 from stepnet.compiler.net.ir import Builder
 from stepnet.compiler.net.types import (
     CONST,
@@ -43,8 +41,6 @@ from stepnet.compiler.values.structure import (
     transform,
 )
 from stepnet.errors import InputError, StepnetError
-
-Array = np.ndarray
 
 NO_STATICS = (
     "the step has a parameter `statics`, and failed without any: {}; give statics= to the call, and to what "
@@ -124,9 +120,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
 
 
 def is_of_none(error: Exception) -> bool:
-    """Tells whether an error says that a value is None: one of Python and NumPy, which name its class, or one
-    of stepnet, which names the value or its dtype.
-    """
+    """Tells whether an error says that a value is None, by its class, its name or its dtype."""
     texts = ("None", "dtype object") if isinstance(error, StepnetError) else ("NoneType",)
     return any(text in str(error) for text in texts)
 
@@ -255,9 +249,7 @@ def carried(spec: Spec) -> Spec:
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """Casts an output of a step to a storage dtype (such as bfloat16), if `dtype` is one and the output has
-    its compute dtype; returns the number of the node.
-    """
+    """Casts an output of a step to a storage dtype, if `dtype` is one; returns the node."""
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 

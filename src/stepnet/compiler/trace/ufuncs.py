@@ -88,18 +88,14 @@ def of_matrices(a: Traced, b: Traced) -> Traced:
 
 
 def dot(left: Any, right: Any) -> Traced:
-    """Computes np.dot in a step. Raises `StepError` if both sides have rows, as np.dot would then multiply
-    each row of one with all rows of the other.
-    """
+    """Computes np.dot in a step; raises `StepError` for rows on both sides, which np.dot would mix."""
     if all(isinstance(value, Traced) and not value.is_constant for value in (left, right)):
         raise refuse("np.dot of two values mixes their rows; for a row's own vector and matrix write @")
     return matmul(left, right)
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns traced values. ufunc:
-    one of NumPy's elementwise functions.
-    """
+    """Casts the operands of a ufunc to the dtypes in which NumPy computes it, as traced values."""
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
@@ -107,9 +103,7 @@ def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
 
 
 def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
-    """Returns the dtypes to which NumPy casts a ufunc's operands; raises `StepError` if steps do not compute
-    in one of them.
-    """
+    """Returns the dtypes to which NumPy casts a ufunc's operands; raises `StepError` if steps lack one."""
     try:
         dtypes = ufunc.resolve_dtypes((*map(kind_of, operands), None))
     except TypeError as error:
@@ -139,9 +133,7 @@ def power_by_number(x: Traced, exponent: Any) -> Traced:
 
 
 def float_power(x: Traced, exponent: float) -> Traced:
-    """Raises a float to a constant power: by products, a quotient or a square root for the powers in
-    `FLOAT_POWERS`, and otherwise by the operation `power`.
-    """
+    """Raises a float to a power: by products, quotient or root as in `FLOAT_POWERS`, or by `power`."""
     if exponent in FLOAT_POWERS:
         return FLOAT_POWERS[exponent](x)
     if math.isnan(exponent):

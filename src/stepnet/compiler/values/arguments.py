@@ -88,9 +88,7 @@ def imported(name: str) -> Any:
 
 
 def is_masked(value: Any) -> bool:
-    """Tells whether a value is a masked array, without loading NumPy's module of these: a process forked
-    meanwhile would wait for it for ever.
-    """
+    """Tells whether a value is a masked array, without loading NumPy's module, for which a fork waits."""
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
@@ -127,9 +125,7 @@ def advised(**advice: str) -> Callable[[Callable[Given, Kind]], Callable[Given, 
 
         @wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Kind:
-            """Calls the function; raises `InputError` if an argument that there is advice for is given by a
-            name that the function lacks, or twice.
-            """
+            """Calls the function; raises `InputError` with advice for an unknown or repeated argument."""
             name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
             for argument, text in advice.items():
                 if argument in kwargs and argument not in positions:
@@ -364,9 +360,7 @@ def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
 
 
 def array_of(value: Any, what: str) -> Array:
-    """Converts an argument to an array of any dtype; raises `InputError` if that is not possible. what: the
-    argument's name in the message.
-    """
+    """Converts an argument to an array; raises `InputError`, with its name `what`, if it cannot be."""
     if type(value) is np.ndarray:
         return value
     if is_masked(value):
@@ -394,9 +388,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def refuse_tensor(tensor: Any, what: str) -> None:
-    """Raises `InputError` for a PyTorch tensor that cannot become an array, as it is on a device or requires
-    a gradient. what: the argument's name in the message.
-    """
+    """Raises `InputError` for a tensor `what` that is on a device or requires a gradient."""
     if tensor.requires_grad:
         raise InputError(
             f"{what} is a tensor that requires a gradient, and none is computed here; give .detach()"
@@ -411,9 +403,7 @@ def is_jax_array(value: Any) -> bool:
 
 
 def refuse_jax_array(array: Any, what: str) -> None:
-    """Raises `InputError` for an array of JAX that cannot be read in place, as JAX traces it or it is on a
-    device. what: the argument's name in the message.
-    """
+    """Raises `InputError` for an array of JAX, `what`, that is traced or on a device."""
     jax: Any = sys.modules["jax"]
     if isinstance(array, jax.core.Tracer):
         raise InputError(
@@ -425,9 +415,7 @@ def refuse_jax_array(array: Any, what: str) -> None:
 
 
 def checked_dtype(array: Array, what: str) -> str:
-    """Returns the name of an array's dtype; raises `InputError` if stepnet has no such dtype. what: the
-    array's name in the message.
-    """
+    """Returns the name of an array's dtype; raises `InputError` if stepnet has no such dtype."""
     if array.dtype == object:
         raise InputError(
             f"{what} is an array of Python objects; sequences of different lengths go in a "
@@ -437,9 +425,7 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """Returns the name of a dtype that stepnet supports; raises `InputError` for any other. what: the name,
-    in the message, of the argument that has the dtype.
-    """
+    """Returns the name of a dtype that stepnet supports; raises `InputError`, with the argument `what`."""
     name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(unknown_dtype(name, what))

@@ -54,9 +54,7 @@ OWN = Stacks()
 
 @contextmanager
 def large_stacks() -> Generator[None]:
-    """Context in which threads that are started have stacks of at least `STACK` bytes. What the program has
-    set by `threading.stack_size` holds again at the end.
-    """
+    """Context in which started threads have stacks of at least `STACK` bytes."""
     with STACKS:
         before = threading.stack_size()
         threading.stack_size(max(STACK, before))
@@ -150,12 +148,25 @@ def module_late(name: str) -> Any:
         return import_module(name)
 
 
-def imported_late(package: str, name: str, home: str | None) -> Any:
-    """Imports a public name of a package at its first use (PEP 562), and returns its value.
-
-    home: the module of the package that has the name; None if the package does not have it, for which
-        `AttributeError` is raised.
-    """
-    if home is None:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+def imported_late(package: str, name: str, home: str) -> Any:
+    """Imports a name of a package at its first use. home: the module of the package that has the name."""
     return getattr(module_late(f"{package}.{home}"), name)
+
+
+def late_names(package: str, *homes: tuple[str, str]) -> Callable[[str], Any]:
+    """Makes the `__getattr__` of a package, which imports each name at its first use (PEP 562).
+
+    A package whose import imports its modules can wait for a thread that imports one of them, and that
+    thread for the package. Besides, a process imports only what it uses.
+
+    homes: modules of the package, each with names that it has, separated by spaces.
+    """
+    home_of = {name: home for home, names in homes for name in names.split()}
+
+    def imported(name: str) -> Any:
+        """Imports a name of the package and returns its value; raises `AttributeError` for other names."""
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return imported_late(package, name, home_of[name])
+
+    return imported

@@ -70,9 +70,7 @@ class WrittenAtUse:
 
 
 def is_written_at_use(class_: type) -> bool:
-    """Tells whether the `__init__` of a class is one that is not written yet, and so assigns the fields
-    alone.
-    """
+    """Tells whether the `__init__` of a class is not written yet, and so assigns the fields alone."""
     return isinstance(vars(class_).get("__init__"), WrittenAtUse)
 
 
@@ -85,9 +83,7 @@ def written(name: str, parameters: str, lines: list[str], names: dict[str, Any])
 
 
 def initialize(method: WrittenAtUse, new: Any, /, *values: Any, **named: Any) -> None:
-    """Gives a new object the values of its fields, as the written `__init__` does. Arguments that do not fit
-    are left to that, which refuses them.
-    """
+    """Gives a new object its fields as `__init__` would; leaves arguments that do not fit to that."""
     class_: Any = method.class_
     own: list[Any] = list(dataclasses.fields(class_))
     places = [field.name for field in own if field.init and not field.kw_only]
@@ -112,9 +108,7 @@ def initialize(method: WrittenAtUse, new: Any, /, *values: Any, **named: Any) ->
 
 
 def write_init(class_: Any) -> Any:
-    """Writes the `__init__` of a dataclass: an argument for each field, in their order, those by keyword at
-    the end; then `__post_init__`, if the class has it.
-    """
+    """Writes the `__init__` of a dataclass, which calls `__post_init__` if the class has it."""
     own: list[Any] = list(dataclasses.fields(class_))
     names: dict[str, Any] = {"builtin_object": object, "FACTORY": Factory()}
     lines, annotations = list[str](), dict[str, Any]()
@@ -144,9 +138,7 @@ def write_init(class_: Any) -> Any:
 
 
 def default_of(field: Any, names: dict[str, Any]) -> str:
-    """Returns the text of a field's default in a function's parameters, and adds it to `names`; empty if the
-    field has none.
-    """
+    """Returns the text of a field's default as a parameter, "" for none, and adds it to `names`."""
     if field.default_factory is not MISSING:
         return "=FACTORY"
     if field.default is MISSING:
@@ -210,9 +202,7 @@ def representation(self: Any) -> str:
 
 
 def is_fixed(one: Any, name: str) -> bool:
-    """Tells whether an attribute of a frozen object may not change: one of its fields, and any unless the
-    object is of a subclass that is no dataclass itself.
-    """
+    """Tells whether an attribute of a frozen object may not change, as a subclass may have others."""
     class_ = cast("Any", type(one))
     return "__dataclass_fields__" in vars(class_) or name in class_.__dataclass_fields__
 
@@ -232,9 +222,7 @@ def delete(self: Any, name: str) -> None:
 
 
 def freeze(class_: type[Any]) -> None:
-    """Gives a class the methods by which its objects refuse that attributes are assigned or deleted. Raises
-    `TypeError` if it has such methods itself.
-    """
+    """Makes objects of a class refuse changes; raises `TypeError` if it has such methods itself."""
     for name, method in (("__setattr__", assign), ("__delattr__", delete)):
         if name in vars(class_):
             raise TypeError(f"{class_.__name__} is frozen, and may not have a {name} of its own")
@@ -242,10 +230,7 @@ def freeze(class_: type[Any]) -> None:
 
 
 def made(class_: Any, frozen: bool, eq: bool, has_text: bool) -> Any:
-    """Makes a class a dataclass, whose methods are written when they are used often.
-
-    frozen, eq: as for `dataclasses.dataclass`. has_text: whether it gets a `__repr__`.
-    """
+    """Makes a dataclass whose methods are written once used often. has_text: with `__repr__`."""
     own: dict[str, Any] = {**class_.__dict__}
     inherits = any(dataclasses.is_dataclass(base) for base in class_.__mro__[1:])
     class_ = dataclasses.dataclass(class_, init=False, repr=False, eq=False, frozen=frozen and inherits)

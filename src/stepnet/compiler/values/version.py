@@ -20,9 +20,7 @@ def has_lock() -> bool:
 
 
 def check_lock(is_there: bool) -> None:
-    """Raises `LibraryError`, with what turns Python's lock on, if Python runs without it. is_there: whether
-    it has the lock.
-    """
+    """Raises `LibraryError`, with advice, if Python runs without its lock. is_there: whether it has it."""
     if not is_there:
         raise LibraryError(
             "stepnet does not run on free-threaded Python without its lock: start Python with -X gil=1 or "

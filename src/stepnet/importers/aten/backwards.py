@@ -34,9 +34,7 @@ ENDS = {0: -1, -1: 0}
 
 
 def flipped(call: ReplayedNode) -> Placed:
-    """Evaluates a `flip` node of a PyTorch graph: features in reverse order, or a placeholder for steps in
-    reverse order, which only some operations may read.
-    """
+    """Evaluates a `flip` node: features in reverse order, or a placeholder for reversed steps."""
     x = call.operands[0]
     dims = dims_of(x, call.arguments["dims"])
     steps = [dim for dim in dims if is_time(x.axes[dim])]
@@ -90,9 +88,7 @@ def in_order(argument: Any) -> Any:
 
 
 def mapped(function: Callable[[Placed], Placed], argument: Any) -> Any:
-    """Applies a function to the values with axes in an argument of a node, also in lists; returns the
-    argument with the results in their places.
-    """
+    """Applies a function to the values with axes in an argument, also in lists."""
     if isinstance(argument, list):
         return [mapped(function, part) for part in cast("list[Any]", argument)]
     return function(argument) if isinstance(argument, Placed) else argument

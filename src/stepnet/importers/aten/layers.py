@@ -19,10 +19,7 @@ GATES = {"GRU": 3, "LSTM": 4, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 def recurrent(name: str, call: ReplayedNode) -> list[Placed]:
-    """Evaluates the node of a recurrent operator: returns the outputs and the last states, as PyTorch does.
-
-    name: that of the operator, such as "gru".
-    """
+    """Evaluates a recurrent operator, such as "gru": returns the outputs and last states."""
     arguments = call.arguments
     layers, train = arguments["num_layers"], arguments["train"]
     if train and arguments["dropout"] and layers > 1:
@@ -82,9 +79,7 @@ def only_number(state: Placed) -> float | None:
 
 
 def of_one_sequence(state: Placed) -> Placed:
-    """Returns an initial state with one entry for all sequences if the file fixes their number and their
-    states are one number, as zeros; other states as they are.
-    """
+    """Returns an initial state for one sequence, if the file fixes their number and its numbers agree."""
     if len(state.axes) != 3 or not is_feature(state.axes[1]) or only_number(state) is None:
         return state
     return state.with_value(part_of(state.value, 1, slice(0, 1)), (state.axes[0], ONE, state.axes[2]))

@@ -111,9 +111,7 @@ def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
 
 
 def without_axes(argument: Any) -> Any:
-    """Replaces values with named axes in an argument, also in lists, by the plain values of the net, as rules
-    that compute on features alone take them.
-    """
+    """Replaces values with axes in an argument by plain values of the net, for rules on features."""
     if isinstance(argument, list):
         return [without_axes(part) for part in cast("list[Any]", argument)]
     return argument.value if isinstance(argument, Placed) else argument

@@ -43,9 +43,7 @@ class InferredResult:
 
 
 def to(dtype: str, values: Sequence[Any]) -> list[Any]:
-    """Casts the operands that are values of a net to a dtype; returns all operands in order. Python's
-    numbers, and other arguments, are unchanged.
-    """
+    """Casts the operands that are values of a net to a dtype; returns all operands in order."""
     return [value.astype(dtype) if isinstance(value, Traced) else value for value in values]
 
 
@@ -207,9 +205,7 @@ total, mean, largest, smallest = map(reduced, ("sum", "mean", "max", "min"))
 
 
 def along(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the function that computes an operation of PyTorch along one feature axis by a function of
-    NumPy's names; the result has the dtype of the operand.
-    """
+    """Makes the rule of an operation along a feature axis, by a function with NumPy's names."""
 
     def rule(x: Any, dim: int, **_: Any) -> Any:
         """Calls the function along `dim`, and casts its result to the dtype of x."""

@@ -2,13 +2,13 @@
 
 A file is untrusted data. No code in it runs, and a damaged or hostile file raises `FileError`.
 
-The names of `HOMES` are imported when they are first used: a few modules of this folder belong to a stage
+Names are imported when they are first used: a few modules of this folder belong to a stage
 before those that the others need.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.layout.files.choice import LayoutChoice
@@ -29,19 +29,11 @@ __all__ = [
     "write",
 ]
 
-HOMES = {
-    "LayoutChoice": "choice",
-    "FORMATS": "formats",
-    "FileContents": "model",
-    "Module": "model",
-    "convert_file": "interchange",
-    "kind": "formats",
-    "read": "formats",
-    "weights": "verified",
-    "write": "formats",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name in `HOMES` at its first use; raises `AttributeError` for other names."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("choice", "LayoutChoice"),
+    ("formats", "FORMATS kind read write"),
+    ("interchange", "convert_file"),
+    ("model", "FileContents Module"),
+    ("verified", "weights"),
+)

@@ -30,9 +30,7 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """Returns the axes of an array, each named by one letter of `letters`, in order. An axis that has
-        length 1 by `sizes`, {letter: length}, is named "" instead.
-        """
+        """Returns the axes of an array, a letter each; "" for one that has length 1 by `sizes`."""
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":

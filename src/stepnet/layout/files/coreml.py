@@ -158,9 +158,7 @@ def model_file(path: Path) -> Path:
 
 
 def path_inside(folder: Path, relative_path: str) -> Path:
-    """Returns the path of the file `relative_path` of a Core ML model, below its folder `folder`; raises
-    `FileError` if the file is missing or lies elsewhere.
-    """
+    """Returns the path of a Core ML model's file; raises `FileError` if missing or outside of it."""
     for name in relative_path.split("/"):
         folder = jsons.within(folder, name)
     if not folder.is_file():
@@ -264,9 +262,7 @@ def uses(program: CoreMLProgram, operation: CoreMLOperation, direction: object) 
 
 
 def returns_all_steps(program: CoreMLProgram, operation: CoreMLOperation) -> bool:
-    """Returns True if an LSTM operation of a Core ML program returns its outputs at all steps, and False if
-    it returns only the last output, which is the default.
-    """
+    """Returns True if an LSTM of a Core ML program returns all outputs, and not the last one only."""
     value = constant(program, maker_of(program, operation.inputs.get("output_sequence", "")))
     return isinstance(value, np.ndarray) and bool(value.all())
 
@@ -303,9 +299,7 @@ def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
 
 
 def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
-    """Returns the axes of an array after a Core ML operation that only moves its numbers, such as a
-    transpose; None if they are unknown. axes: those before it.
-    """
+    """Returns the axes of an array after a Core ML operation that moves numbers; None if unknown."""
     if operation.type in ("cast", "identity"):
         return axes
     numbers = constant(program, maker_of(program, operation.inputs.get(NUMBERS[operation.type], "")))

@@ -228,10 +228,7 @@ NAME = 1000  # the most characters of a name
 
 
 def kind(path: Path) -> Format:
-    """Returns the kind (format) of an existing file: by its content, else by its ending.
-
-    Raises `FileError` if both are unknown.
-    """
+    """Returns the kind of an existing file by content, else by ending; raises `FileError`."""
     if shards.index_of(path) is not None:
         return BY_TITLE["model in shards"]
     if path.name.endswith(
@@ -243,9 +240,7 @@ def kind(path: Path) -> Format:
 
 
 def by_ending(path: Path, new: bool = False) -> Format:
-    """Returns the kind (format) of a file by the ending of its name; raises `FileError` for an unknown
-    ending, and for a `new` file of a kind that is not written.
-    """
+    """Returns the kind of a file by its ending; raises `FileError` for one unknown or not written."""
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
         return BY_TITLE["raw buffers"]

@@ -228,9 +228,7 @@ def check_order(modules: tuple[Module, ...], output: str | Path, file_format: Fo
 
 
 def notes_on_overrides(model: FileContents, module: Module) -> Iterator[str]:
-    """Yields a note for each setting of a module (recurrent layer), such as an activation, of which the user
-    states another value than its file `model`.
-    """
+    """Yields a note for each setting of a layer of which the user states another value than the file."""
     for part in model.modules:
         for name, value in part.semantics.items() if part.name in module.parts else ():
             stated = module.semantics.get(name)
@@ -293,9 +291,7 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
 
 
 def converted_module(module: Module, conversion: Conversion) -> Module:
-    """Returns a module (recurrent layer) after its conversion: the arrays and layout (arrangement of weights)
-    of `conversion`, and all other facts of the old module.
-    """
+    """Returns a module with the arrays and layout of a conversion, and its other facts."""
     report = conversion.report
     return Module(
         module.name,

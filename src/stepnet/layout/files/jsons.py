@@ -65,8 +65,6 @@ def within(folder: Path, name: Any) -> Path:
 
 
 def blobs(folder: Path) -> Path | None:
-    """Returns the folder of a Hugging Face cache to which the links in `folder` point, if `folder` is a
-    snapshot in such a cache (snapshots/NAME); else None.
-    """
+    """Returns the folder of files of a Hugging Face cache if `folder` is a snapshot in one; else None."""
     snapshots = folder.resolve().parent
     return snapshots.parent / "blobs" if snapshots.name == "snapshots" else None

@@ -197,9 +197,7 @@ def assumed_normed(parts: Arrays) -> tuple[Array, str, float]:
 
 
 def raw(parts: Arrays) -> tuple[Array, str, None]:
-    """Returns the weight of a WeightDropout, the only array of `parts`, unchanged; a remark on it for the
-    user; and None, as nothing is rounded.
-    """
+    """Returns the weight of a WeightDropout, unchanged; a remark on it; None, as nothing is rounded."""
     (weight,) = parts.values()
     return weight, "as it is without the dropout of training", None
 

@@ -52,9 +52,7 @@ def read(path: Path) -> FileContents:
 
 
 def is_flat(value: Any, kind: Any) -> bool:
-    """Returns True if a JSON value is an object whose values are all of the type `kind`, as the sizes and the
-    semantics in the description of a raw buffer must be.
-    """
+    """Returns True if a JSON value is an object whose values are all of the type `kind`."""
     return isinstance(value, dict) and all(
         isinstance(member, kind) for member in cast("dict[str, Any]", value).values()
     )

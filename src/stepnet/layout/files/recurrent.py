@@ -86,9 +86,7 @@ class RecurrentLayer:
         return [last] if last_only else outputs, self.states(final) if self.top.states else []
 
     def memories(self, states: Sequence[Any]) -> Any:
-        """Returns initial states in the form in which a call of the layer takes them; None for none. Raises
-        `ModelError` for another number of states.
-        """
+        """Returns initial states as the layer takes them; raises `ModelError` for another number of them."""
         if not states:
             return None
         count, stacked = len(self.slots), [slots_of(module) for module in self.modules]

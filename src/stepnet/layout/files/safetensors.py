@@ -58,9 +58,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Reads the arrays of a .safetensors file by name, and its metadata: texts by name. Raises `FileError`,
-    with the path, for what `read` refuses.
-    """
+    """Reads the arrays and the metadata of a .safetensors file; raises `FileError` with the path."""
     path = existing(path)
     try:
         store = Store(path, path.stat().st_size)
@@ -75,9 +73,7 @@ def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    """Returns the metadata of a .safetensors file, texts by name; raises `FileError` for what `read` refuses
-    without its arrays.
-    """
+    """Returns the metadata of a .safetensors file, texts by name; raises `FileError`."""
     try:
         Store(path, path.stat().st_size).take(PARSED * description_length(path), "its description")
         with cast(Any, safe_open(path, framework="numpy")) as file:
@@ -140,9 +136,7 @@ def mapped_array(content: MappedFile | bytes, begin: int, entry: Any, what: str)
 
 
 def description_length(path: Path, contents: bytes | None = None) -> int:
-    """Returns the length of the JSON at the beginning of a .safetensors file, up to the library's limit.
-    contents: the bytes of the file, if they are read already.
-    """
+    """Returns the length of the JSON of a .safetensors file, up to the library's limit."""
     with open(path, "rb") if contents is None else BytesIO(contents) as stream:
         size = path.stat().st_size if contents is None else len(contents)
         return min(int.from_bytes(stream.read(LENGTH), "little"), DESCRIPTION, size)

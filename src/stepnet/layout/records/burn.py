@@ -1,6 +1,6 @@
 """Burn: nn::Gru and nn::Lstm, two linear layers per gate.
 
-Releases before 0.17 reset before the recurrent product. The user states which.
+Releases before 0.17 reset before the recurrent product. The arrays do not tell: the user states `reset`.
 """
 
 from stepnet.layout.record import Evidence, Record

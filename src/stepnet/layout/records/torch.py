@@ -28,9 +28,7 @@ def arrays(gates: str) -> dict[str, str]:
 
 
 def of_cell(gates: str) -> dict[str, str]:
-    """Returns the notation of the arrays of a cell of PyTorch, such as {"weight_ih": "W[(g:rzn h) x]"}, by
-    name. gates: the gates' letters, in order.
-    """
+    """Returns the notation of a cell's arrays in PyTorch, such as {"weight_ih": "W[(g:rzn h) x]"}."""
     return {name.replace("_l{L}{D}", ""): notation for name, notation in arrays(gates).items()}
 
 

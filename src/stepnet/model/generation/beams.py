@@ -245,9 +245,7 @@ class Finished:
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """Returns the numbers by which a beam search ranks sequences of a length: log-probability /
-        length**penalty. logs: the log-probabilities of the sequences.
-        """
+        """Returns by what a beam search ranks sequences: log-probability / length**penalty."""
         weight = self.weight(length)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
 

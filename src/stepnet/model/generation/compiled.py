@@ -42,9 +42,7 @@ MOST_KEPT = 8
 
 @dataclass(frozen=True)
 class CompiledGeneration:
-    """Compiled recurrence that generates symbols, with the `Spec`s (features, dtypes) of its memories and the
-    name of its engine.
-    """
+    """Compiled recurrence that generates symbols, with its memories' `Spec`s and its engine's name."""
 
     program: Program
     memories: list[Any]
@@ -56,10 +54,7 @@ KEPT: "WeakKeyDictionary[Layer, OrderedDict[Any, CompiledGeneration]]" = WeakKey
 
 @dataclass(frozen=True)
 class Wired:
-    """A compiled recurrence that generates symbols for given sequences, with initial memories and statics.
-
-    engine: the name of the engine that runs it.
-    """
+    """A compiled recurrence that generates symbols from memories and statics, and its engine."""
 
     program: Program
     memories: list[Array]

@@ -51,19 +51,14 @@ class Front:
 
 
 def entries_of(structure: Any, rows: Array) -> Any:
-    """Returns a structure (dicts, tuples) of arrays and Raggeds with only some of the rows of each. rows: the
-    indices of the rows.
-    """
+    """Returns a structure of arrays and Raggeds with only some rows of each."""
     return transform(
         lambda leaf: leaf.take(rows) if isinstance(leaf, Ragged) else np.asarray(leaf)[rows], structure
     )
 
 
 class Live:
-    """Sequences that are being generated step by step, as rows of a stream.
-
-    The rows of ended sequences stay in the stream until at most half of its rows are left.
-    """
+    """Sequences being generated as rows of a stream; ended ones stay up to half of the rows."""
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
         """Starts a stream with one row for each of some sequences.
@@ -245,9 +240,7 @@ def checked_most(max_steps: Any) -> int:
 
 
 def checked_stops(stop: Any) -> Array:
-    """Returns the argument `stop`, one symbol, several or None, as an array of the symbols that end a
-    sequence; raises `InputError` for other values.
-    """
+    """Returns `stop` as an array of the symbols that end a sequence; raises `InputError` for others."""
     given = () if stop is None else stop
     return checked_integers(
         [given] if is_integer(given) else given, None, "stop", many="one or a list of them"
@@ -255,10 +248,7 @@ def checked_stops(stop: Any) -> Array:
 
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
-    """Returns the symbols from a sampler as int64; raises `InputError` for another shape, dtype or range.
-
-    shape: the shape of the scores, (rows, symbols).
-    """
+    """Returns a sampler's symbols as int64; raises `InputError` for another shape, dtype or range."""
     array = array_of(symbols, "what the sampler gave")
     if array.shape != shape[:1] or array.dtype.kind not in "iu":
         raise InputError(

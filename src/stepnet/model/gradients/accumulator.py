@@ -112,8 +112,5 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Returns whether gradients of values of this type are summed over pieces (ranges of steps).
-
-    Those of values per step are not: each step is in one piece.
-    """
+    """Returns whether gradients of a type are summed over pieces: all but those per step."""
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

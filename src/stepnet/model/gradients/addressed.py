@@ -22,7 +22,6 @@ from stepnet.model.nets import call_on
 from stepnet.model.program import NetProgram
 from stepnet.ragged.positions import Positions
 
-Array = np.ndarray
 GIVEN = np.zeros(0)
 """Stands for an array that a call gives."""
 

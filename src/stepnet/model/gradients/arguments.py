@@ -200,9 +200,7 @@ class CallArguments:
         )
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:
-        """Returns the positions of the net's inputs to differentiate: floating-point arguments of these
-        kinds. kinds: such as "params".
-        """
+        """Returns the positions of floating-point inputs to differentiate, of kinds such as "params"."""
         return wanted_places(self.net, self.places, kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:

@@ -84,9 +84,7 @@ def vjp(model: Model, *, per_sequence: bool = False, saved: str | None = None) -
 
 
 class Vjp:
-    """A function that runs a model and its gradients, and prepares those that come again; `vjp` makes it. The
-    compiled gradients are kept with the model's programs.
-    """
+    """A function that runs a model and its gradients, and prepares those that come again (`vjp`)."""
 
     def __init__(self, model: Model, per_sequence: bool = False, saved: str | None = None) -> None:
         """Stores a model that has gradients, with an empty cache of prepared calls.

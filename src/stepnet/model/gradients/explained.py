@@ -380,7 +380,5 @@ def total(sizes: Held, rows: int, steps: int) -> int:
 
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:
-    """Returns the number of pieces (ranges of steps) in which `steps` steps run with a checkpoint.
-    checkpoint: the number of steps of a piece, or "sqrt".
-    """
+    """Returns the number of pieces of `checkpoint` steps, or of "sqrt", in which steps run."""
     return -(-steps // piece_size(checkpoint, steps))

@@ -81,10 +81,7 @@ RunOf = Callable[[Any, list[int]], SectionRun]
 
 @dataclass(frozen=True)
 class AtOnce:
-    """A section of a net that runs all of its steps at once, in a forward and a backward half.
-
-    wanted: the positions of the inputs whose gradients are computed.
-    """
+    """A section that runs all steps at once, in two halves. wanted: positions of inputs."""
 
     section: Section
     halved: Halved
@@ -103,9 +100,7 @@ class AtOnce:
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section (part of a net): adds its results to `values`, and returns the saved arrays. It
-        takes the arguments of `SectionRun.run`.
-        """
+        """Runs the section: adds its results to `values`, returns the saved arrays (`SectionRun.run`)."""
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
@@ -195,9 +190,7 @@ class Sectioned:
     def backward(
         self, arrays: Arrays, cotangents: Sequence[Array], saved: Sequence[Array], call: Call, engine: Order
     ) -> list[Array]:
-        """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`. It
-        takes the arguments of `GradientRun.backward`.
-        """
+        """Runs the sections backward; returns the gradients of `wanted` inputs (`GradientRun.backward`)."""
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
         for number, array in zip(floats, cotangents, strict=True):
@@ -214,9 +207,7 @@ class Sectioned:
         ]
 
     def way(self, call: Call, engine: Order) -> Way:
-        """Returns the settings of a run of a call: the steps per piece (range of steps), and the engines.
-        Without a checkpoint, all steps are one piece.
-        """
+        """Returns the steps per piece and the engines of a call; without a checkpoint it is one piece."""
         longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, engine)

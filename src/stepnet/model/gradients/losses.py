@@ -424,9 +424,7 @@ def with_loss(
 
 
 def widened(builder: Builder, number: int) -> Traced:
-    """Returns a value of a net for a loss. A value of a storage dtype, such as bfloat16, is cast to the
-    dtype in which it is computed, as in a step.
-    """
+    """Casts a value of a storage dtype, such as bfloat16, for a loss, to that of computing."""
     value = Traced(builder, number)
     return value.astype(value.type.computed.dtype)
 

@@ -95,9 +95,7 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """Returns the entries of an array of the whole call that belong to the piece (range of steps). type_:
-        the type of the values in the array.
-        """
+        """Returns the entries of an array of the whole call, of a type, that belong to the piece."""
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:

@@ -132,10 +132,7 @@ class CallInputs:
         )
 
     def fitting(self, params: Any) -> list[Array] | None:
-        """Returns copies of the parameters that a call gives; None if they need a check or a conversion.
-
-        params: the parameters, in the structure of the model's.
-        """
+        """Returns copies of the parameters of a call; None if they need a check or a conversion."""
         given = leaves_as(params, self.own)
         if given is None:
             return None
@@ -181,10 +178,7 @@ class KindOfGradient(NamedTuple):
 def kinds_of(
     arguments: CallArguments, kinds: Sequence[str], places: Sequence[int]
 ) -> tuple[KindOfGradient, ...]:
-    """Returns, for each kind of arguments, where its gradients are among a net's results.
-
-    places: the positions of the differentiated inputs, in the order of the results of the net.
-    """
+    """Returns for each kind of arguments where its gradients are among a net's results."""
     results = {place: number for number, place in enumerate(places)}
     return tuple(
         KindOfGradient(
@@ -287,9 +281,7 @@ class GradientExecutable(Executable[Program]):
 
     @cached_property
     def is_split(self) -> bool:
-        """True: the results of a prepared gradient are sorted already, outputs in the program's order and
-        then the memories, so that `answer` need not do it.
-        """
+        """True: a prepared gradient's results are sorted already, outputs and then memories."""
         return True
 
     @property
@@ -401,9 +393,7 @@ def leaves_of(value: Any, like: Any, count: int) -> list[Any] | None:
 
 
 def same_offsets(one: Ragged, other: Ragged) -> bool:
-    """Returns whether two Raggeds have sequences of the same lengths, so that their values belong together.
-    one: a Ragged. other: a Ragged without nested sequences.
-    """
+    """Returns whether two Raggeds, `other` not nested, have sequences of the same lengths."""
     if one.offsets is other.offsets:
         return True
     return len(one.offsets) == 1 and np.array_equal(one.offsets[0], other.offsets[0])

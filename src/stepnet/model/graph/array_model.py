@@ -187,15 +187,11 @@ class ArrayModel:
 
     @property
     def steps(self) -> int | None:
-        """The number of steps that the file states for its inputs; None if it is open, or if the user states
-        that the model is right for any number.
-        """
+        """The number of steps that the file states; None if open, or if the user says it is."""
         return next((count for _, count in self.counted), None) if not self.any_steps else None
 
     def note(self, where: str, numbers: Callable[[], Iterable[float]]) -> None:
-        """Records the numbers of an operator that may depend on the number of steps, if the file states it.
-        where: the operator. numbers: finds them.
-        """
+        """Records numbers of an operator that may depend on the number of steps, if the file states it."""
         if self.steps is not None:
             self.numbers.extend(f"the number {number:.6g} of {where}" for number in numbers())
 
@@ -314,10 +310,7 @@ def of_steps(count: int) -> str:
 
 
 def graph_of(model: ArrayModel, params: Mapping[str, np.ndarray] | None = None) -> Graph:
-    """Makes a `Graph` of a model with array inputs; raises `AxesError` if their axes do not fit it.
-
-    params: its parameters by name; None for a model whose weights are constants.
-    """
+    """Makes a `Graph` of a model of arrays; raises `AxesError`. params: None if constants."""
     sequences = {input_.name: input_.spec for input_ in model.sequences}
     if not sequences:
         raise AxesError(f"{model.path}: none of its inputs has an axis of steps")

@@ -325,9 +325,7 @@ class ChunkStream:
 
     @property
     def _static_specs(self) -> Any:
-        """The `Spec`s of the statics in their structure; None without statics. A stream that has no rows yet
-        takes those of the latest call of the graph.
-        """
+        """The `Spec`s of the statics, or None; without rows yet, those of the graph's latest call."""
         if self._rows is not None:
             return self._rows.program.traced.statics
         latest = self.programs.latest
@@ -345,9 +343,7 @@ class ChunkStream:
             raise InputError("the stream has no rows: add some")
 
     def _as_before(self, x: Any) -> list[WaitingSteps] | None:
-        """Returns the steps of a chunk of one input with the features and the dtype of earlier chunks; None
-        for one that is to be checked.
-        """
+        """Returns the steps of a chunk of one input, if features and dtype are as before; or None."""
         spec = None if self._rows is None else self._rows.program.traced.inputs
         if not isinstance(spec, Spec) or spec.levels or spec.axis:
             return None
@@ -363,9 +359,7 @@ class ChunkStream:
         return [WaitingSteps(values, lengths)] if is_known and is_plain(values) else None
 
     def _begun(self, batch: Batch) -> ChunkRows:
-        """Returns the rows, made at the first chunk; raises `InputError` for steps of another kind than those
-        of earlier chunks. batch: the steps of the chunk.
-        """
+        """Returns the rows, made at the first chunk; raises `InputError` for steps of another kind."""
         program = self.programs.program_of(batch.specs, self._static_specs)
         if self._rows is None:
             return self._made(program, self._statics.arrays)

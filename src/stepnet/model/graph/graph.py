@@ -123,9 +123,7 @@ class Graph(Model):
         return with_ends(outputs, ends, reading.program.axes, reading.batch) if any(ends) else outputs
 
     def in_model(self, sequences: Any, statics: Any) -> Any:
-        """Calls the model inside another one that is being traced, on values of it; returns such values. The
-        parameters are constants there, with their names.
-        """
+        """Calls the model inside another that is traced; its parameters are constants with names there."""
         builder = builder_of([*leaves(sequences), *leaves(statics)])
         title = getattr(self.model, "__name__", type(self.model).__name__)
         values = [
@@ -208,10 +206,7 @@ class Graph(Model):
             check()
 
     def for_stream(self, engine: Order) -> "StreamedRecurrence":
-        """Returns the whole model as one recurrence, for a stream; raises `InputError` if it has no stream.
-
-        engine: the engines in order of preference.
-        """
+        """Returns the model as one recurrence for a stream; raises `InputError` if it has none."""
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.streams.composed import check_stream
             from stepnet.model.streams.layers import StreamedRecurrence
@@ -393,10 +388,7 @@ def lengths_advised(initial: Any) -> Generator[None]:
 
 
 def check_in_model(call: UncheckedCall, stepwise: list[str]) -> None:
-    """Raises `StepError` for arguments that the call of a graph inside another model does not take, by name.
-
-    stepwise: the names of further arguments that are given.
-    """
+    """Raises `StepError` for arguments that a graph's call inside another model does not take."""
     unusual = {
         "lengths": call.lengths is not None,
         "last_only": call.last_only is not False,

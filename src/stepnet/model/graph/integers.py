@@ -45,9 +45,7 @@ def refused(what: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class IntegerKernel(CalledKernel):
-    """A frame program in integers as the kernel of a graph's calls. running: the graph's program for a call,
-    which says how outputs are ordered and their dtypes.
-    """
+    """A frame program as the kernel of calls. running: says how outputs are ordered, and their dtypes."""
 
     program: "FrameProgram"
     running: Program
@@ -239,7 +237,5 @@ class IntegerGraph(QuantizedGraph):
 def remade(
     made: Any, model: Any, params: Any, report: Quantization, engines: tuple[str, ...], step: "ModelStep"
 ) -> IntegerGraph:
-    """Rebuilds an unpickled graph in integers. made: a function that makes a graph from the model and its
-    parameters. The others are attributes of the graph.
-    """
+    """Rebuilds an unpickled graph. made: makes a graph from the model and its parameters."""
     return IntegerGraph.with_step(QuantizedGraph.of(made(model, params), (), report, engines), step)

@@ -64,10 +64,7 @@ class GraphProgram(Program):
 
 
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
-    """Returns a copy of a net in which some of its recurrences run in other precisions.
-
-    marks: the precision of each of these recurrences, by the number of its node.
-    """
+    """Returns a copy of a net with recurrences in the precisions `marks`, by their nodes."""
     builder, places = Builder(is_model=True), list[int]()
     for number, node in enumerate(net.nodes):
         operands = [places[operand] for operand in node.inputs]
@@ -94,19 +91,14 @@ def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
 
 
 def has_steps(program: GraphProgram) -> list[bool]:
-    """Returns for each output whether it has a value per step, of which the last may be asked for. Raises
-    `InputError` if an output has more: a sequence at each step.
-    """
+    """Returns for each output whether it has values per step; raises `InputError` for nested ones."""
     if max(program.levels) > 1:
         raise InputError("the last output is not defined where each step has a sequence of outputs")
     return [level == 1 for level in program.levels]
 
 
 def has_lengths(sequences: Any, steps: int | None, time_major: Any) -> bool:
-    """Tells whether all sequences of an array or a `Ragged` have as many steps; None stands for any number.
-
-    time_major: whether the steps are the first axis of an array.
-    """
+    """Tells whether all sequences have as many steps; None stands for any number."""
     if steps is None:
         return True
     if isinstance(sequences, Ragged):
@@ -273,9 +265,7 @@ class GraphPrograms(Programs[GraphProgram]):
         )
 
     def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
-        """Returns a copy of a graph's programs in which the recurrences run in these precisions, one for each
-        in order, which `quantize` chose.
-        """
+        """Returns a copy of the programs, whose recurrences run in these precisions, in order."""
         return self.with_changes(
             self.params,
             precisions,

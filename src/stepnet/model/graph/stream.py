@@ -31,11 +31,7 @@ NO_MEMORY = Spec((), "bool")
 
 @dataclass(frozen=True)
 class ComposedStep:
-    """The step that computes a step of a graph, as a function.
-
-    traced: the net of the step of the whole graph.
-    name: the name of the model function.
-    """
+    """The step of a graph as a function. traced: its net. name: of the model function."""
 
     traced: TracedStep
     name: str
@@ -90,9 +86,7 @@ class ComposedProgram:
 
     @property
     def read_at_the_beginning(self) -> list[str]:
-        """The names of the statics (values that each sequence has once) that the initial memories of the
-        graph are computed from; none if these are zeros.
-        """
+        """The names of the statics from which the initial memories are computed."""
         traced, builder = self.step.traced, Builder()
         if self.step.begin is None:
             return []
@@ -204,9 +198,7 @@ class GraphStep:
         program = self.programs.program_of(inputs, statics)
 
         def make() -> ComposedProgram:
-            """Makes the program of one step of the whole graph; raises `InputError` if it would run on
-            another engine than a call on whole sequences.
-            """
+            """Makes the program of one step; raises `InputError` if its engine is not that of whole calls."""
             schedule = program.schedule_for(self.engine)
             step = composed(schedule, inputs, statics, program.params, program.traced.output)
             check_engines(schedule, step.schedule_for(self.engine), self.engine)

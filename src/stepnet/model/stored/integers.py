@@ -14,9 +14,7 @@ from stepnet.model.stored.nets import net_data, net_of
 
 
 def step_data(step: ModelStep, arrays: Collected) -> Object:
-    """Converts a calibrated step to JSON for a file, and adds its constants to `arrays`; its parameters are
-    those of the model, in the same order.
-    """
+    """Converts a calibrated step to JSON, and adds its constants to `arrays`."""
     assert step.ranges is not None
     return {
         "net": net_data(step.net, arrays),

@@ -43,9 +43,7 @@ PRECISIONS = ("float32", "bfloat16", "int8", HALF)
 
 
 class Attributes(NamedTuple):
-    """Names of the attributes of an operation. required: the names that every node of the operation has.
-    optional: the names that a node may have.
-    """
+    """Names of an operation's attributes. required: of every node. optional: of some nodes."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -90,9 +88,7 @@ STORED: dict[str, Attributes] = {
 
 
 def net_data(net: Net, arrays: Collected) -> Object:
-    """Converts a traced net to JSON for a file, and adds its constants to `arrays`. The lines of the user's
-    code that nodes record are left out.
-    """
+    """Converts a traced net to JSON, without lines of the user's code; adds constants to `arrays`."""
     return {
         "nodes": [node_data(node, arrays) for node in net.nodes],
         "inputs": list(net.inputs),
@@ -101,9 +97,7 @@ def net_data(net: Net, arrays: Collected) -> Object:
 
 
 def node_data(node: Node, arrays: Collected) -> Object:
-    """Converts a node of a net to JSON for a file, and adds its constants to `arrays`; raises `ModelError`
-    for an operation that files do not have.
-    """
+    """Converts a node to JSON; raises `ModelError` for an operation that files do not have."""
     if node.operation not in STORED:
         raise ModelError(f"the operation {node.operation!r} is not stored in a file")
     pairs = {name: attribute_data(value, node, arrays) for name, value in node.pairs}
@@ -111,9 +105,7 @@ def node_data(node: Node, arrays: Collected) -> Object:
 
 
 def attribute_data(value: Any, node: Node, arrays: Collected) -> Any:
-    """Converts the value of a node's attribute to JSON for a file, nets and tuples in it included; arrays are
-    added to `arrays`, and their names returned.
-    """
+    """Converts an attribute to JSON, with nets and tuples in it; arrays are added to `arrays`."""
     if isinstance(value, tuple):
         return [attribute_data(item, node, arrays) for item in cast("tuple[Any, ...]", value)]
     if isinstance(value, Type):
@@ -196,9 +188,7 @@ def check_number(operation: str, given: int) -> None:
 
 
 def operands_of(name: str) -> int | None:
-    """Returns how many operands the operation `name` of a net takes, to check nets of files; None if it may
-    take any number.
-    """
+    """Returns how many operands an operation takes; None for any number."""
     if name in ("concatenate", "recur"):
         return None
     one = ("result", "expand", "reduce", "windows", "overlap", "arrange", "extend")
@@ -289,9 +279,7 @@ def steps_of(value: Any, what: str) -> str:
 
 
 def type_of(value: Any, what: str) -> Type:
-    """Returns the type of an input of a net in a file, from JSON; raises `ModelError` for one that no input
-    has. what: the name of the input, for messages.
-    """
+    """Returns the type of an input from JSON; raises `ModelError` for one that no input has."""
     given = keyed(value, what, "extent", "shape", "dtype")
     try:
         shape = sizes_of(several(integer, given["shape"], f"the shape of {what}"))
@@ -304,9 +292,7 @@ def type_of(value: Any, what: str) -> Type:
 
 
 def precision_of(value: Any, what: str) -> Precision | None:
-    """Returns the precision of a recurrence that `precision_data` wrote to a file as JSON (`value`), None for
-    none; raises `ModelError` for others.
-    """
+    """Returns a precision of `precision_data`, None for none; raises `ModelError` for other JSON."""
     if value is None:
         return None
     given = keyed(value, what, *PRECISION_FIELDS)

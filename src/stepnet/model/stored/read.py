@@ -65,9 +65,7 @@ def is_stored(path: Path) -> bool:
 
 
 def check_version(document: Object, path: Path) -> None:
-    """Raises `FileError` for a model file whose version of the format is later than this stepnet reads, or is
-    not a whole number from 1.
-    """
+    """Raises `FileError` for a file of a later version than this stepnet reads, or of no version."""
     version = document.get("version")
     if type(version) is not int or version < 1:
         raise FileError(
@@ -82,10 +80,7 @@ def check_version(document: Object, path: Path) -> None:
 
 
 class FileReader:
-    """Reader of the models in one file.
-
-    file: its name, for messages.
-    """
+    """Reader of the models in one file. file: its name, for messages."""
 
     def __init__(self, file: str, arrays: Found) -> None:
         """Stores the name of the file and its arrays."""
@@ -100,9 +95,7 @@ class FileReader:
         return structure_of(data, lambda leaf: blank_of(leaf, "the output"), "the output")
 
     def params(self, data: Any) -> Any:
-        """Reads the parameters of a model in a file from JSON: a nested structure, in which each leaf names
-        an array of the file; returns it with the arrays.
-        """
+        """Reads the parameters from JSON, a structure of names of arrays; returns them with the arrays."""
 
         def leaf(given: Any) -> Any:
             """Returns the array of one parameter."""
@@ -112,10 +105,7 @@ class FileReader:
 
 
 def model_of(data: Any, reader: FileReader, depth: int = 0) -> Graph | Layer:
-    """Reads the model that `model_data` wrote to a file as JSON; raises `StepnetError`s for other data.
-
-    depth: the number of layers around it, which is limited.
-    """
+    """Reads JSON of `model_data`; raises `StepnetError`s. depth: of layers around it, limited."""
     kinds: dict[str, Callable[[Any, FileReader], Graph | Layer]] = {
         "RNN": rnn_of,
         "Graph": graph_of,

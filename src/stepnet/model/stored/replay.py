@@ -27,11 +27,7 @@ OWN_STEPS = "; inputs with lengths of their own are declared before it is saved,
 
 @dataclass(frozen=True)
 class StoredNet:
-    """A net of a file, and the names that messages give it.
-
-    file: the name of the file.
-    name: the name of the step or model that was saved.
-    """
+    """A net of a file, and its names in messages: that of the file, and of the step or model."""
 
     file: str
     name: str
@@ -83,9 +79,7 @@ class StoredNet:
         return leaves(given)
 
     def check(self, name: str, given: Type, saved: Type) -> None:
-        """Raises `InputError` for inputs of another type than those for which the model was saved. name:
-        which ones, for the message. given, saved: the types.
-        """
+        """Raises `InputError` for inputs, called `name`, of other types than those saved."""
         if given != saved:
             own = given.extent != saved.extent and (given.shape, given.dtype) == (saved.shape, saved.dtype)
             raise InputError(
@@ -156,10 +150,7 @@ def own_argument(structure: Any, names: Sequence[str], usual: str) -> str:
 
 @dataclass(frozen=True)
 class StoredUntil(StoredNet):
-    """The condition that ends the sequences of a recurrence of a file.
-
-    output, memory: the structures of its arguments.
-    """
+    """The condition that ends sequences of a file's recurrence, with its arguments' structures."""
 
     output: Any
     memory: Any
@@ -187,9 +178,7 @@ class StoredModel(StoredNet):
     known_net: TracedModel | None = None
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Adds the operations of a model from a file to the net that is traced; returns its outputs. The
-        arguments are values of that net, in their structures.
-        """
+        """Adds the operations of a file's model to the net that is traced; returns its outputs."""
         results = self.results(
             [
                 ("input", x, self.inputs),

@@ -60,9 +60,7 @@ def save(model: Model, path: str | Path, force: bool) -> None:
 
 
 def model_data(model: Model, arrays: Collected) -> Object:
-    """Returns a model as JSON, and adds its arrays to `arrays`; raises `InputError` before its inputs are
-    known, and for other classes of models.
-    """
+    """Returns a model as JSON; raises `InputError` if its inputs are not known, or for other classes."""
     if isinstance(model, Graph):
         return graph_data(model, arrays)
     if isinstance(model, RNN):
@@ -141,9 +139,7 @@ def until_data(rnn: RNN, program: StepProgram, arrays: Collected) -> Object | No
 
 
 def graph_data(graph: Graph, arrays: Collected) -> Object:
-    """Returns a `Graph` model as JSON for a file, and adds its arrays to `arrays`; for a quantized graph with
-    the precisions of its recurrences.
-    """
+    """Returns a `Graph` as JSON, with its recurrences' precisions; adds its arrays to `arrays`."""
     program = graph.program
     traced, net = program.traced, program.net
     params = params_data(graph.params, "", arrays)
@@ -169,11 +165,7 @@ def graph_data(graph: Graph, arrays: Collected) -> Object:
 
 
 def params_data(params: Any, prefix: str, arrays: Collected) -> Any:
-    """Returns the structure of parameters as JSON, in which the name in the file stands for each array, and
-    adds the arrays to `arrays`.
-
-    prefix: the text in front of these names.
-    """
+    """Returns parameters as JSON with `prefix`ed names for arrays, which it adds to `arrays`."""
     names = iter([name for name, _ in named_leaves(params)])
 
     def leaf(array: Any) -> Object:

@@ -91,7 +91,7 @@ class PlanPart:
 
     part, plan: the part of the schedule, and its plan.
     continued: its net, with the memories as inputs and results if it has a recurrence of the user's.
-    name: the name with which the names of what it keeps begin.
+    name: the beginning of the names under which its memories are kept.
     engine: the engines in order of preference.
     model: the net of the model.
     """

@@ -15,7 +15,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.compiler.targets.cpu import I64, POINTER, Code, FetchList, Tile, host_processor
 from stepnet.compiler.targets.cpu.compile.generate import llvm_module
-from stepnet.compiler.targets.cpu.emit.cells import Following, TilePlace, fetched_ahead
+from stepnet.compiler.targets.cpu.emit.tile_place import Following, TilePlace, fetched_ahead
 from stepnet.compiler.targets.cpu.lower.program import lowered
 
 Array = np.ndarray

@@ -10,7 +10,7 @@ from stepnet.compiler.net.totals import total_of
 from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevice
 from stepnet.compiler.targets.cuda.arrays.totals import reduced_to_rows, total
 from stepnet.errors import IndexOutsideError
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged import offsets_of
 
 MEMORIES = [CudaMemory(EmulatedDevice(seed, DeviceFacts("emulation", (9, 0), 2, 232448))) for seed in (1, 2)]
 MEMORY = MEMORIES[0]

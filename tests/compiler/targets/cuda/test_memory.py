@@ -11,7 +11,7 @@ from stepnet.compiler.targets.cuda import CudaMemory, DeviceFacts, EmulatedDevic
 from stepnet.compiler.targets.cuda.arrays import moves, sums
 from stepnet.compiler.targets.cuda.arrays.memory import sum_dtype
 from stepnet.compiler.values.dtypes import DTYPES
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged import offsets_of
 
 FACTS = DeviceFacts("emulation", (9, 0), 1, 232448)
 """Few multiprocessors: loops of kernels run more than once, and a launch has few threads."""

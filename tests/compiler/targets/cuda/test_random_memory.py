@@ -11,7 +11,7 @@ from stepnet.compiler.net.pairs import OVER, PairPlaces
 from stepnet.compiler.net.windows import Window
 from stepnet.compiler.targets.cuda import WAYS, CudaMemory, DeviceFacts, EmulatedDevice, contracted, multiply
 from stepnet.compiler.values.dtypes import DTYPES
-from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged import offsets_of
 
 
 class Drawn:

@@ -3,9 +3,10 @@
     recur(x, S): r = sum(S * q); S' = ...   ->   recur(x, S): r = sum(S * q); S' = ...; output r
                  y = norm(r) @ V                 y = norm(r) @ V, of all steps
 
-The step then has the form of `plan/matrix_rule.py`, whose outputs are elementwise in what is read, and runs
-in chunks of steps; and so does its gradient. It is done before the net is cut into parts, and before its
-gradient is made, where the step has the form then, by itself or divided (`divide.py`).
+It pays because the step then has the form of `plan/matrix_rule.py`, whose outputs are elementwise in what is
+read, so that the step and its gradient run in chunks of steps. A step that has not that form afterwards, by
+itself or divided (`divide.py`), is left as it is. The pass runs before the net is cut into parts, and before
+its gradient is made.
 """
 
 from stepnet.compiler.net.ir import Net, Node, Recur, ancestors
@@ -42,9 +43,7 @@ def has_form(recur: Recur, fits: FitsChunks) -> bool:
 
 
 def behind(recur: Recur) -> set[int]:
-    """Returns the nodes of a step that outputs alone need besides the reads of the matrix, which is the
-    largest memory.
-    """
+    """Returns the nodes of a step that only outputs need, without the reads of the matrix."""
     body = recur.body
     types = [body.type_of(memory) for memory in recur.memories]
     if not types or any(type_.dtype != FLOAT or type_.extent != ROWS for type_ in types):

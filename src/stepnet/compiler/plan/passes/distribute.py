@@ -58,9 +58,7 @@ def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = 
 
 
 def linear_values(net: Net, matrix: int) -> set[int]:
-    """Returns the nodes that are linear in the input `matrix` and of its size, including the input.
-    `distribute` can write these as sums over the input and vectors.
-    """
+    """Returns the nodes that are linear in the input `matrix` and of its size, with the input."""
     linear, size = {matrix}, net.type_of(matrix).size
     for number, node in enumerate(net.nodes):
         read = [operand for operand in node.inputs if operand in linear]
@@ -203,9 +201,7 @@ class Distributed:
         return (*terms, further)
 
     def mapped(self, term: MatrixTerm, order: tuple[int, ...]) -> MatrixTerm:
-        """Transposes a term (a matrix times factors) of a sum: its matrix and each of its factors. order: the
-        axes in their new order.
-        """
+        """Transposes a term of a sum, a matrix times factors. order: the axes in their new order."""
 
         def turned(number: int) -> int:
             """Adds the transposition of one value; returns its number."""
@@ -216,9 +212,7 @@ class Distributed:
         )
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
-        """Negates terms (each a matrix times factors) of a sum, by negating one factor of each, or
-        multiplying by -1. dtype: the dtype of the values.
-        """
+        """Negates terms of a sum, each a matrix times factors: one factor of each."""
         return tuple(
             MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors

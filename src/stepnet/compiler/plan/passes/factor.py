@@ -105,9 +105,7 @@ def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> 
 
 
 def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> list[int]:
-    """Returns the sizes along `axes` of the product of the values `numbers`, to see if it still has the axes
-    of a sum; 0 for an axis that none of them has.
-    """
+    """Returns the sizes of a product of values along `axes`; 0 for an axis that none of them has."""
     shapes = [builder.type_of(number).shape for number in numbers]
     return [max((shape[axis] for shape in shapes if -axis <= len(shape)), default=0) for axis in axes]
 

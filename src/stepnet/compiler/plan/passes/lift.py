@@ -79,9 +79,7 @@ def is_row_sequence(node: Node) -> bool:
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """Returns the nodes of `among` that are in `roots` or depend on a node of `roots`: if these stay in a
-    loop, so must they.
-    """
+    """Returns the nodes of `among` that are in `roots` or depend on one of these."""
     reached = set(roots)
     for number, node in enumerate(body.nodes):
         if reached & set(node.inputs):

@@ -32,9 +32,7 @@ Leaving = Callable[[Recur], set[int]]
 
 
 def sink(net: Net) -> Net:
-    """Moves work that no memory depends on out of the loops of recurrences, to after them. There it is done
-    for many steps at once, as by one large product.
-    """
+    """Moves work that no memory depends on behind its loop, where it is done for many steps at once."""
     return sunk_by(net, leaving)
 
 

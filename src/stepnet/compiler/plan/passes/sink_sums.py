@@ -19,9 +19,7 @@ LONGEST_FIBER = 32
 
 
 def sink_sums(net: Net) -> Net:
-    """Moves work that no memory depends on out of the loops of recurrences, as `sink` does, and all sums of
-    those loops that are elementwise without them.
-    """
+    """Moves work behind its loop as `sink` does, and all sums of loops that are elementwise without them."""
     return sunk_by(net, with_sums)
 
 

@@ -69,9 +69,7 @@ class WeightsBuilder:
     # ---- vectors
 
     def vector(self, value: Polynomial, size: int) -> int:
-        """Adds the vector of a polynomial of parameters to the net that computes the weights of a known cell;
-        returns its node. size: its length.
-        """
+        """Adds the vector, of length `size`, of a polynomial of parameters to the net of a cell's weights."""
         total: int | None = None
         for monomial, factor in value.terms:
             term = self.scaled(self.monomial(monomial, size), factor)
@@ -79,9 +77,7 @@ class WeightsBuilder:
         return self.filled(0, (size,)) if total is None else total
 
     def monomial(self, monomial: Monomial, size: int) -> int:
-        """Adds the vector of a product of parameters to the net that computes the weights of a known cell;
-        returns its node. size: its length.
-        """
+        """Adds the vector, of length `size`, of a product of parameters to the net of a cell's weights."""
         total: int | None = None
         for atom in monomial:
             factor = self.atom(atom, size)

@@ -1,12 +1,12 @@
 """Machine code for the CPU, by LLVM.
 
-The names of `HOMES` are imported when they are first used: code that is on disk is loaded without LLVM, and
+Names are imported when they are first used: code that is on disk is loaded without LLVM, and
 other targets that take a part of this one do without the rest.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.compiler.targets.cpu.costs import adapt_machine, caches, machine_for, table_machine
@@ -98,32 +98,22 @@ __all__ = [
     "without_amx",
 ]
 
-HOMES = {
-    name: home
-    for home, names in {
-        "costs": "adapt_machine caches machine_for table_machine",
-        "emit.claims": "Claims",
-        "emit.thread_code": "ThreadCode",
-        "engine": "LlvmEngine",
-        "machine.machine_code": "MachineCode",
-        "machine.processor": (
-            "ARM NAMED VARIABLE Processor available_processors baseline beyond_neon chosen_processor "
-            "host_processor permitted supported_processors up_to without_amx"
-        ),
-        "products.arithmetic": "PAIRS WIDENED_PAIRS arithmetic",
-        "products.matrix": "TILE_WRITERS MatrixTiles",
-        "products.reads": "FarReads",
-        "products.tile": "FetchList LeftOperand accumulate",
-        "products.tiles": "LARGE_BYTES Tile cheapest cover cycles tiles",
-        "rates": "NAMES key_of store_rates stored_rates",
-        "threads.exchanges": "ExchangeRates Rounds",
-        "writing.code": "I16 I32 I64 I8 POINTER Code",
-        "writing.elementary": "ELEMENTARY",
-    }.items()
-    for name in names.split()
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name in `HOMES` at its first use; raises `AttributeError` for other names."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("costs", "adapt_machine caches machine_for table_machine"),
+    ("emit.claims", "Claims"),
+    ("emit.thread_code", "ThreadCode"),
+    ("engine", "LlvmEngine"),
+    ("machine.machine_code", "MachineCode"),
+    ("machine.processor", "ARM NAMED VARIABLE Processor available_processors baseline beyond_neon"),
+    ("machine.processor", "chosen_processor host_processor permitted supported_processors up_to without_amx"),
+    ("products.arithmetic", "PAIRS WIDENED_PAIRS arithmetic"),
+    ("products.matrix", "TILE_WRITERS MatrixTiles"),
+    ("products.reads", "FarReads"),
+    ("products.tile", "FetchList LeftOperand accumulate"),
+    ("products.tiles", "LARGE_BYTES Tile cheapest cover cycles tiles"),
+    ("rates", "NAMES key_of store_rates stored_rates"),
+    ("threads.exchanges", "ExchangeRates Rounds"),
+    ("writing.code", "I16 I32 I64 I8 POINTER Code"),
+    ("writing.elementary", "ELEMENTARY"),
+)

@@ -96,9 +96,7 @@ class LlvmEngine:
         return processor_texts()[0] if requested() else None
 
     def load(self, plan: Plan) -> Load:
-        """Returns the work and memory traffic of the steps of a plan (the operations of a part in their
-        order), to estimate times, without compiling it.
-        """
+        """Returns the work and memory traffic of a plan's steps, to estimate times, without compiling it."""
         known = self.known(plan)
         if known is not None:
             return known.load

@@ -28,9 +28,7 @@ FORCED = ContextVar[How | None]("FORCED", default=None)
 
 @contextmanager
 def forced(how: How) -> Generator[None]:
-    """Context in which calls are shared by threads in one way, where that is possible, to measure it. A call
-    that was prepared before stays as it is.
-    """
+    """Context in which threads share new calls in one way, where possible, to measure it."""
     token = FORCED.set(how)
     try:
         yield

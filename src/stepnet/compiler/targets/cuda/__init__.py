@@ -1,12 +1,12 @@
 """The target `cuda`: plans as kernels for NVIDIA's GPUs, which also run in an emulation on the CPU.
 
-The names of `HOMES` are imported when they are first used: whether there is a driver is known without LLVM,
+Names are imported when they are first used: whether there is a driver is known without LLVM,
 and LLVM's version is checked before the modules that write kernels are imported.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
@@ -173,58 +173,50 @@ __all__ = [
     "weighed_by",
 ]
 
-HOMES = {
-    name: home
-    for home, names in {
-        "arrays.memory": "CudaMemory",
-        "arrays.positions": "DevicePositions",
-        "arrays.product_form": "ProductForm",
-        "arrays.products": "WAYS contracted multiply",
-        "assembler": "assembled ptxas",
-        "chunked.costs": "chunk_choices",
-        "chunked.decay_costs": "decay_time parts_of_decays time_of_decays",
-        "chunked.decay_form": "DecayForm decay_form",
-        "chunked.decays": "DecayWriter decay_code",
-        "chunked.decays_of_keys": "KeyDecayWriter",
-        "chunked.form": "ChunkForm",
-        "chunked.loop": "ChunkWriter chunk_code",
-        "chunked.sizes": "TrainedChunks",
-        "codes": "LANE_WORDS LoopCode",
-        "device": "Device DeviceArray DeviceCode DeviceFacts DeviceWork NotResidentError empty get put",
-        "driver.gpu": "CudaDevice cuda_device",
-        "driver.library": "CudaLibrary started",
-        "emulation.emulator": "EmulatedDevice",
-        "engine": "COSTS CudaEngine",
-        "grid.loop": "grid_code",
-        "grid.sizes": "grid_form",
-        "kernel": "BoundPlan CudaKernel PlanRun",
-        "loops.beside": "LoopLoad PartPlace StreamCosts as_wavefronts at_once load_of weighed_by",
-        "loops.choice": "code_of",
-        "loops.kept": "LOOPS ChosenLoop loop_of",
-        "loops.lanes": "LanePace LaneTable refilled_lanes sorted_lanes",
-        "loops.loop": "LoopForm loop_code",
-        "loops.others": "time_of_blocks",
-        "loops.parts": "part_code parts_of",
-        "loops.refill": "LaidLoop laid",
-        "loops.unit_form": "UnitForm",
-        "loops.units": "units_code",
-        "options": "CudaOptions CudaPrecision",
-        "recording.recorded": "RECORDED",
-        "recording.work": "arranged spans_of",
-        "streams": "Fork",
-        "tensor.choice": "TensorChoice chosen refuse",
-        "tensor.costs": "batch_time groups_at_once step_time",
-        "tensor.facts": "H100 ExchangeCost PlainCost TensorFacts facts_of",
-        "tensor.registers": "fitted registers",
-        "tensor.shape": "TensorSchedule TensorShape",
-        "tensor.step": "TensorStep",
-        "writer": "KernelWriter",
-        "written": "kernel_code",
-    }.items()
-    for name in names.split()
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name in `HOMES` at its first use; raises `AttributeError` for other names."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("arrays.memory", "CudaMemory"),
+    ("arrays.positions", "DevicePositions"),
+    ("arrays.product_form", "ProductForm"),
+    ("arrays.products", "WAYS contracted multiply"),
+    ("assembler", "assembled ptxas"),
+    ("chunked.costs", "chunk_choices"),
+    ("chunked.decay_costs", "decay_time parts_of_decays time_of_decays"),
+    ("chunked.decay_form", "DecayForm decay_form"),
+    ("chunked.decays", "DecayWriter decay_code"),
+    ("chunked.decays_of_keys", "KeyDecayWriter"),
+    ("chunked.form", "ChunkForm"),
+    ("chunked.loop", "ChunkWriter chunk_code"),
+    ("chunked.sizes", "TrainedChunks"),
+    ("codes", "LANE_WORDS LoopCode"),
+    ("device", "Device DeviceArray DeviceCode DeviceFacts DeviceWork NotResidentError empty get put"),
+    ("driver.gpu", "CudaDevice cuda_device"),
+    ("driver.library", "CudaLibrary started"),
+    ("emulation.emulator", "EmulatedDevice"),
+    ("engine", "COSTS CudaEngine"),
+    ("grid.loop", "grid_code"),
+    ("grid.sizes", "grid_form"),
+    ("kernel", "BoundPlan CudaKernel PlanRun"),
+    ("loops.beside", "LoopLoad PartPlace StreamCosts as_wavefronts at_once load_of weighed_by"),
+    ("loops.choice", "code_of"),
+    ("loops.kept", "LOOPS ChosenLoop loop_of"),
+    ("loops.lanes", "LanePace LaneTable refilled_lanes sorted_lanes"),
+    ("loops.loop", "LoopForm loop_code"),
+    ("loops.others", "time_of_blocks"),
+    ("loops.parts", "part_code parts_of"),
+    ("loops.refill", "LaidLoop laid"),
+    ("loops.unit_form", "UnitForm"),
+    ("loops.units", "units_code"),
+    ("options", "CudaOptions CudaPrecision"),
+    ("recording.recorded", "RECORDED"),
+    ("recording.work", "arranged spans_of"),
+    ("streams", "Fork"),
+    ("tensor.choice", "TensorChoice chosen refuse"),
+    ("tensor.costs", "batch_time groups_at_once step_time"),
+    ("tensor.facts", "H100 ExchangeCost PlainCost TensorFacts facts_of"),
+    ("tensor.registers", "fitted registers"),
+    ("tensor.shape", "TensorSchedule TensorShape"),
+    ("tensor.step", "TensorStep"),
+    ("writer", "KernelWriter"),
+    ("written", "kernel_code"),
+)

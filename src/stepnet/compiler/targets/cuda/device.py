@@ -145,9 +145,7 @@ class Device(Protocol):
 
     @property
     def is_capturing(self) -> bool:
-        """Tells whether another library captures the work of this thread in a graph, so that nothing may be
-        allocated, waited for, or copied from the host.
-        """
+        """Tells whether a graph captures this thread's work: nothing is allocated or waited for then."""
         ...
 
     def allocate(self, count: int) -> int:
@@ -223,10 +221,7 @@ class Address(int):
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """A C-contiguous array in the memory of a device.
-
-    address: of its first byte, an `Address`. owner: the object that keeps the memory allocated.
-    """
+    """A C-contiguous array of a device, at an `Address`. owner: what keeps the memory allocated."""
 
     device: Device
     address: int
@@ -333,9 +328,7 @@ def allocated(device: Device, count: int) -> OwnedMemory:
 
 @contextmanager
 def allocating(allocate: AllocateMemory) -> Generator[None]:
-    """Context in which the values that kernels compute lie in memory that a function allocates: for example
-    `Allocation`, so that it is the device's own.
-    """
+    """Context in which values of kernels lie in memory that a function allocates (`Allocation`)."""
     token = ALLOCATE.set(allocate)
     try:
         yield
@@ -349,9 +342,7 @@ def allocated_by(allocate: Callable[[int], OwnedMemory]) -> AbstractContextManag
 
 
 def keeping(owners: list[OwnedMemory]) -> AbstractContextManager[None]:
-    """Context in which the memory that another library allocates stays allocated, in a list: the library
-    knows nothing of side streams.
-    """
+    """Context in which memory of a library that knows no side streams stays allocated, in a list."""
     allocate = ALLOCATE.get()
 
     def kept(device: Device, count: int) -> OwnedMemory:
@@ -371,9 +362,7 @@ def empty(device: Device, shape: tuple[int, ...], dtype: str) -> DeviceArray:
 
 
 def put(device: Device, array: Array) -> DeviceArray:
-    """Copies an array of the host to a device, into memory of its own: it may be kept for later calls, and
-    read by all streams.
-    """
+    """Copies an array of the host into memory of its own, for later calls and all streams."""
     source = np.ascontiguousarray(array)
     with for_all_streams(device):
         owner = Allocation(device, source.nbytes)

@@ -152,10 +152,7 @@ class CudaKernel:
         return f"lanes of {id(self)}"
 
     def has_other(self, loop: LoopCode, at_once: int) -> bool:
-        """Forgets a loop whose blocks do not all run at once; tells whether there are others for its calls.
-
-        at_once: how many of its blocks do.
-        """
+        """Forgets a loop whose blocks do not all run at once; tells whether there are others."""
         self.memory.not_resident[loop.code.key] = at_once
         sizes = [size for size, known in self.loops.items() if known.loop.code == loop.code]
         self.loops.clear()
@@ -222,9 +219,7 @@ class CudaKernel:
 
 
 def constants_of(kernel: CudaKernel, parameters: Sequence[Any]) -> Values:
-    """Computes the values of a plan that depend on parameters alone; returns both, by node, on the device.
-    Parameters that lie there stay where they are.
-    """
+    """Computes values of parameters alone; returns both, by node, on the device."""
     values = kernel.constants(dict(zip(parameters_of(kernel.plan.net), parameters, strict=True)))
     return {number: on_device(kernel.memory, value) for number, value in values.items()}
 

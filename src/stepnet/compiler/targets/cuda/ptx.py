@@ -50,9 +50,7 @@ def translated(code: DeviceCode, capability: tuple[int, int] = (9, 0)) -> str:
 
 
 def text_for(code: DeviceCode, key: tuple[str, str, str]) -> str:
-    """Returns the PTX of a kernel, read from disk, or translated now and stored. key: its key there, with
-    LLVM's name of the processor.
-    """
+    """Returns the PTX of a kernel, by its key on disk, or translated now and stored."""
     stored: str | None = read("ptx", TEXT, key)
     if stored is not None:
         return stored

@@ -17,19 +17,14 @@ def accepts(plan: Plan) -> bool:
 
 
 def refuse(plan: Plan) -> str | None:
-    """Returns why there are no kernels for a plan (the operations of a part in their order): a message with
-    its first unsupported operation; None if there are.
-    """
+    """Returns why there are no kernels for a plan, with its first unsupported operation; or None."""
     outside = {*plan.reduced, *plan.total, *plan.once}
     nodes = [node for number, node in enumerate(plan.net.nodes) if number not in outside]
     return refusal(nodes) or refusal(plan.body.nodes, inside=True)
 
 
 def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
-    """Returns the message for the first node that has no kernel; None if all have.
-
-    inside: whether the nodes are those of a step.
-    """
+    """Returns the message for the first node without a kernel, in a step if `inside`; or None."""
     for node in nodes:
         where = f"\n    at {node.source}" if node.source else ""
         written = node.kind in KINDS or node.operation in STRUCTURE or node.operation in POINTWISE

@@ -24,9 +24,7 @@ MULTIPLIED = (None, "stored", "bfloat16")
 
 
 def half_of(net: Net, number: int) -> str | None:
-    """Returns the dtype of 16 bits that has all values of a node, which is a view of a cast from it, or a
-    concatenation of such; None if there is none.
-    """
+    """Returns the 16-bit dtype of which a node has all values, by a cast; None if there is none."""
     node = net.nodes[number]
     while node.is_view:
         number = node.inputs[0]

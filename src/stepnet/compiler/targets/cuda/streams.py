@@ -115,9 +115,7 @@ class Fork:
             self.current.own.add(address)
 
     def takes_back(self, address: int) -> bool:
-        """Tells whether a block of memory can be freed on the current side stream, because no other stream
-        has used it; if so, forgets the block.
-        """
+        """Tells whether a block can be freed on this stream, as no other used it; then forgets it."""
         side = self.current
         if side is None or address not in side.own:
             return False

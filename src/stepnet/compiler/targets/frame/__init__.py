@@ -4,7 +4,7 @@ model --step--> ModelStep --lowering--> FrameProgram --c99--> source code
 --numpy_run--> the same bits in Python
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepnet.compiler.targets.frame.c99 import STATUS
 from stepnet.compiler.targets.frame.machine.platforms import DEVICES
@@ -26,7 +26,7 @@ from stepnet.compiler.targets.frame.program import (
 from stepnet.compiler.targets.frame.sizes import FrameSizes
 from stepnet.compiler.targets.frame.sparse import sparse_matrix
 from stepnet.compiler.targets.frame.step import ModelStep, StepEnd, StepMemory
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.compiler.targets.frame.built import BuiltSource, built_source
@@ -87,25 +87,16 @@ __all__ = [
     "stored",
 ]
 
-HOMES = {
-    name: home
-    for home, names in {
-        "built": "BuiltSource built_source",
-        "devices": "built_device",
-        "fixed": "LARGEST bounded_fraction factor shifted stored",
-        "fixed_functions": "DIGITS MOST fixed_routine",
-        "float_functions": "fmod_routine routine_of",
-        "integer_operations": "ELEMENTWISE",
-        "integer_products": "column_scales",
-        "lowering": "lowered_step",
-        "over_sequences": "codes_of",
-        "recorder": "INTRINSICS FrameRegister Recorder",
-    }.items()
-    for name in names.split()
-}
-"""The modules of names that are imported at their first use, as they need llvmlite."""
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name in `HOMES` at its first use; raises `AttributeError` for other names."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("built", "BuiltSource built_source"),
+    ("devices", "built_device"),
+    ("fixed", "LARGEST bounded_fraction factor shifted stored"),
+    ("fixed_functions", "DIGITS MOST fixed_routine"),
+    ("float_functions", "fmod_routine routine_of"),
+    ("integer_operations", "ELEMENTWISE"),
+    ("integer_products", "column_scales"),
+    ("lowering", "lowered_step"),
+    ("over_sequences", "codes_of"),
+    ("recorder", "INTRINSICS FrameRegister Recorder"),
+)

@@ -48,7 +48,6 @@ from stepnet.compiler.targets.frame.weight_layouts import LAYOUTS, laid_out_byte
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.version import __version__
 
-Array = np.ndarray
 STATUS = {
     "OK": "done",
     "NULL": "an argument is NULL",

@@ -113,11 +113,7 @@ def converted(text: str, source: str, target: str) -> str:
 def statements(
     body: Sequence[Instruction], given: Sequence[tuple[str, str]], routines: Mapping[str, Routine]
 ) -> tuple[list[str], list[str]]:
-    """Returns the statements of instructions, and the text of all registers. Constants are written where they
-    are used.
-
-    given: the text and the dtype of each of the first registers.
-    """
+    """Returns the statements of instructions and the text of registers, from those `given`."""
     texts, dtypes, lines = [text for text, _ in given], [dtype for _, dtype in given], list[str]()
     unsigned = dict[int, str]()
     for number, each in enumerate(body, len(given)):

@@ -57,8 +57,6 @@ def slot(type_: str, star: str, count: str) -> int:
 
 
 def deepest(name: str, own: Mapping[str, int], calls: Mapping[str, set[str]]) -> int:
-    """Returns the bytes of a function and of the calls in it that take the most. own, calls: the bytes of
-    each function alone, and the names that it calls.
-    """
+    """Returns the bytes of a function and of the calls in it that take the most."""
     inner = (deepest(each, own, calls) for each in calls[name] - {name} if each in own)
     return own[name] + max(inner, default=0)

@@ -44,10 +44,7 @@ class Root:
 
 @dataclass(frozen=True)
 class FrameValue:
-    """A value of a net: a view of an array.
-
-    root: the array. offset, strides: the place of its elements there, in elements. shape: its features.
-    """
+    """A view of an array. root: the array. offset, strides: in elements. shape: its features."""
 
     root: Root
     offset: int
@@ -204,9 +201,7 @@ class Drafts:
     def loop_for(
         self, shape: Shape, operands: Sequence[FrameValue], first: int = 0
     ) -> tuple[int, PointwiseDraft]:
-        """Returns the index of an elementwise loop that can read some values, and the loop: the earliest one
-        of this shape, or a new one. first: the least index.
-        """
+        """Returns the earliest elementwise loop of a shape that can read the operands, and its index."""
         for operand in operands:
             is_element = operand.root.register is not None and operand.is_whole and operand.shape == shape
             first = max(first, operand.root.ready if is_element else operand.root.ready + 1)
@@ -225,10 +220,7 @@ class Drafts:
         record: Callable[[Recorder, list[FrameRegister]], FrameRegister],
         about: str = "",
     ) -> FrameValue:
-        """Adds an elementwise operation on values that are broadcast to a shape; returns its result.
-
-        record: notes the instructions of the operation.
-        """
+        """Adds an elementwise operation on values, broadcast to a shape. record: its instructions."""
         given = [operand.broadcast(shape) for operand in operands]
         index, loop = self.loop_for(shape, [each for each in given if each.number is None])
         result = record(loop.code, [loop.register(each, index) for each in given])

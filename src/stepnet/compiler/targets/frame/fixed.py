@@ -54,7 +54,7 @@ def shifted(code: Recorder, x: FrameRegister, count: int) -> FrameRegister:
 
 
 def saturated(code: Recorder, x: FrameRegister, largest: int) -> FrameRegister:
-    """Records a number, or the nearest one with a magnitude that is not larger than another."""
+    """Records a number limited to the range from -largest to largest."""
     low, high = code.constant(x.dtype, -largest), code.constant(x.dtype, largest)
     return code.minimum(code.maximum(x, low), high)
 

@@ -166,9 +166,7 @@ def gathered(lowering: StepLowering, number: int, node: Node) -> None:
 
 
 def rows_of(lowering: StepLowering, node: Node, table: Array, scale: float | None = None) -> FrameValue:
-    """Adds rows of a table at the indices of a value; returns them. node: the operation. scale: what integers
-    of the table are multiplied by.
-    """
+    """Adds the rows of a table at the indices of a value. scale: a factor of integers in the table."""
     index = lowering.value(node.inputs[1])
     name = lowering.name(node.inputs[0])
     rows, width = table.shape[0], prod(table.shape[1:])

@@ -25,8 +25,6 @@ from stepnet.compiler.targets.frame.step import KEEPING, FrameRanges, ModelStep
 from stepnet.compiler.targets.frame.step_lowering import StepLowering
 from stepnet.errors import RefusedError
 
-Array = np.ndarray
-
 
 def in_integers(step: ModelStep, ranges: FrameRanges) -> FrameProgram:
     """Lowers a step of a model to a frame program without floats, with scales from ranges.

@@ -101,10 +101,7 @@ def sum_of_integers(
     constants: Sequence[Array],
     others: Sequence[FrameValue],
 ) -> None:
-    """Lowers a sum of products, with constants and other values, to int16.
-
-    number: that of the sum. products: those of values with matrices.
-    """
+    """Lowers a sum of products with matrices, constants and others to int16."""
     node, digits = lowering.step.net.nodes[number], lowering.digits(number)
     outputs, terms = node.type.shape[-1], list[SumTerm]()
     bias = np.broadcast_to(np.asarray(sum(constants, np.zeros(outputs)), np.float64), node.type.shape)
@@ -239,9 +236,7 @@ def term_of(lowering: IntegerLowering, node: Node, number: int, matrix: int, bia
 def product_of_codes(
     lowering: IntegerLowering, term: SumTerm, columns: tuple[int, int], shape: tuple[int, ...]
 ) -> FrameValue:
-    """Adds the product of some columns of a term; returns its sums. columns: the first one and the end.
-    shape: that of the sums.
-    """
+    """Adds the product of some columns of a term. columns: the first and the end. shape: of the sums."""
     (first, last), left, name = columns, term.left, term.name
     codes = np.ascontiguousarray(term.codes[:, first:last])
     (inputs, outputs), rows = codes.shape, prod(shape[:-1])

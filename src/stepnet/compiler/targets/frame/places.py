@@ -49,10 +49,7 @@ STORED = {"bool": np.uint8}
 def placed(
     drafts: Drafts, routines: Sequence[Routine], ends: Sequence[Root], begins: Mapping[Root, Array]
 ) -> FrameProgram:
-    """Returns the program of drafts.
-
-    ends: the arrays of inputs, memories and outputs. begins: what memories begin with, unless it is zeros.
-    """
+    """Returns the program of drafts. ends: its inputs, memories, outputs. begins: of memories."""
     read = {value.root for loop in drafts.loops for value, wrote in values_of(loop) if not wrote}
     loops = [without_unread(loop, read) for loop in drafts.loops]
     tables = {name: numbers for routine in routines for name, numbers in routine.tables.items()}
@@ -117,9 +114,7 @@ class FrameNames:
 
 
 def without_unread(loop: Draft, read: set[Root]) -> Draft:
-    """Returns a loop without the writes of scratch that nothing reads, and without the instructions that
-    nothing needs then.
-    """
+    """Returns a loop without writes of scratch that nothing reads, and what only they need."""
     if not isinstance(loop, PointwiseDraft):
         return loop
     writes = [pair for pair in loop.writes if pair[0].root.kind != "scratch" or pair[0].root in read]
@@ -189,10 +184,7 @@ def finished_loop(loop: Draft, names: FrameNames, constants: dict[str, Array]) -
 
 
 def pointwise_loop(loop: PointwiseDraft, view: Callable[[FrameValue], StridedView]) -> PointwiseLoop:
-    """Returns the elementwise loop of a draft, with as few axes as its views need.
-
-    view: gives the view of a value.
-    """
+    """Returns the elementwise loop of a draft, of as few axes as its views need."""
     values = [*loop.reads, *(value for value, _ in loop.writes)]
     shape, strides = merged_axes(loop.shape, [value.strides for value in values])
     views = [

@@ -51,6 +51,11 @@ class PlainProcessor:
     has_fused: bool = False
 
 
+def two_operands(operation: str) -> Callable[["Recorder", FrameRegister, FrameRegister], FrameRegister]:
+    """Makes a recorder's method that records an operation on two operands, in the dtype of the first."""
+    return lambda code, a, b: code.record(operation, a.dtype, a, b)
+
+
 class Recorder:
     """The methods of `Code` that functions of elements use, which record instructions.
 
@@ -78,9 +83,7 @@ class Recorder:
     def routine(
         self, name: str, result: FrameRegister, tables: Mapping[str, tuple[int, ...]] | None = None
     ) -> Routine:
-        """Returns a routine of the instructions that its result needs. Its parameters, ahead of them, have
-        the dtype of the result. tables: the constants that it reads.
-        """
+        """Returns a routine of the instructions that its result needs. tables: constants that it reads."""
         needed = {result.number}
         for place in range(self.first + len(self.body) - 1, self.first - 1, -1):
             if place in needed:
@@ -107,31 +110,22 @@ class Recorder:
         """Records an element of a table of int32."""
         return self.record("element", "int32", index, value=table)
 
-    # ---- numbers of the operands' dtype
+    # ---- operations in the operands' dtype, for integers and floats alike
 
-    def fadd(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records a sum."""
-        return self.record("add", a.dtype, a, b)
+    add = fadd = two_operands("add")
+    sub = fsub = two_operands("subtract")
+    mul = fmul = two_operands("multiply")
+    sdiv = fdiv = two_operands("divide")  # truncated for integers
+    srem = two_operands("remainder")  # of a truncated quotient
+    minimum, maximum = two_operands("minimum"), two_operands("maximum")
+    and_, or_, xor = two_operands("bitwise_and"), two_operands("bitwise_or"), two_operands("bitwise_xor")
+    shl, lshr = two_operands("left_shift"), two_operands("unsigned_right_shift")  # filled with zeros
 
-    def fsub(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records a difference."""
-        return self.record("subtract", a.dtype, a, b)
-
-    def fmul(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records a product."""
-        return self.record("multiply", a.dtype, a, b)
-
-    def fdiv(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records a quotient, truncated for integers."""
-        return self.record("divide", a.dtype, a, b)
-
-    def srem(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records the remainder of a truncated quotient of integers."""
-        return self.record("remainder", a.dtype, a, b)
-
-    def fneg(self, a: FrameRegister) -> FrameRegister:
+    def neg(self, a: FrameRegister) -> FrameRegister:
         """Records -a."""
         return self.record("negative", a.dtype, a)
+
+    fneg = neg
 
     def fused(self, a: FrameRegister, b: FrameRegister, c: FrameRegister) -> FrameRegister:
         """Records a * b + c, rounded twice."""
@@ -140,38 +134,6 @@ class Recorder:
     def high_product(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
         """Records a b / 2^32 of integers of 32 bits, rounded down."""
         return self.record("multiply_high", "int32", a, b)
-
-    def minimum(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records the smaller of two integers."""
-        return self.record("minimum", a.dtype, a, b)
-
-    def maximum(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records the larger of two integers."""
-        return self.record("maximum", a.dtype, a, b)
-
-    add, sub, mul, sdiv, neg = fadd, fsub, fmul, fdiv, fneg
-
-    # ---- bits
-
-    def and_(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records the bits that both have."""
-        return self.record("bitwise_and", a.dtype, a, b)
-
-    def or_(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records the bits that one of both has."""
-        return self.record("bitwise_or", a.dtype, a, b)
-
-    def xor(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records the bits in which both differ."""
-        return self.record("bitwise_xor", a.dtype, a, b)
-
-    def shl(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records a shift to the left."""
-        return self.record("left_shift", a.dtype, a, b)
-
-    def lshr(self, a: FrameRegister, b: FrameRegister) -> FrameRegister:
-        """Records a shift to the right that fills with zeros."""
-        return self.record("unsigned_right_shift", a.dtype, a, b)
 
     # ---- comparisons
 

@@ -89,9 +89,7 @@ class FrameSizes:
 
 
 def check_fits(program: FrameProgram, sizes: FrameSizes, ram: int | None, flash: int | None) -> None:
-    """Raises `RefusedError` for a program that takes more bytes than a machine has, saying what takes how
-    many. ram, flash: those that it has; None for enough.
-    """
+    """Raises `RefusedError` for a program that takes more bytes than a machine's `ram` or `flash`."""
     if ram is not None and sizes.ram_bytes > ram:
         raise RefusedError(
             f"the model needs {sizes.ram_bytes} bytes of RAM, and there are {ram}: "

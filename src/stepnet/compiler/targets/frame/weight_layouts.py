@@ -62,9 +62,7 @@ def laid_out_bytes(program: FrameProgram, layout: str) -> int:
 
 
 def packed_constants(program: FrameProgram, layout: str) -> tuple[dict[str, int], bytes]:
-    """Returns the place of each constant among all bytes of constants, and these. layout: that of the weights
-    of integer products.
-    """
+    """Returns the place of each constant among all bytes of constants, and the bytes."""
     places, data, weights = dict[str, int](), bytearray(), weights_in(program, layout)
     for buffer in program.of("constant"):
         data += bytes(-len(data) % ALIGNMENT)

@@ -53,9 +53,7 @@ class OneDnnKernel:
         return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
     def weights(self, parameters: Sequence[Array]) -> tuple[OneDnnRecurrence, RecurrenceWeights]:
-        """Converts parameters, in the net's order, to oneDNN's weights; returns the recurrence (with the
-        scales of the weights, if it is in int8) and the weights.
-        """
+        """Converts parameters, in the net's order, to a oneDNN recurrence with its scales, and weights."""
         known = self.known
         weights = RecurrenceWeights.of(known.recurrence, known.arrays(parameters))
         return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
@@ -160,10 +158,7 @@ def without_aliases(arrays: Sequence[Array | None]) -> list[Array]:
 
 @dataclass(frozen=True)
 class OneDnnEngine:
-    """Engine on the library that STEPNET_ONEDNN names, or on the installed one.
-
-    others: the engine that runs the parts between the cells of oneDNN.
-    """
+    """Engine on the library that STEPNET_ONEDNN names. others: runs the parts between its cells."""
 
     others: TotalEngine
     name: str = "onednn"
@@ -174,9 +169,7 @@ class OneDnnEngine:
     has_same_bits: bool = False
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Returns the reason why this engine cannot run a schedule; None if it can: at least one recurrence
-        runs on oneDNN, and the other engine takes all other parts.
-        """
+        """Returns why this engine cannot run a schedule; None if oneDNN runs at least one recurrence."""
         if reason := missing():
             return reason
         count = 0

@@ -59,10 +59,7 @@ class OwnedHandle:
 
 
 def memory_descriptor(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> OwnedHandle:
-    """Makes a memory descriptor of oneDNN: the shape, dtype and layout of an array.
-
-    dims: the shape. tag: the layout, a key of `TAGS`; "" for C-contiguous.
-    """
+    """Makes a memory descriptor: dims (shape), dtype, and tag of `TAGS`, "" if C-contiguous."""
     tag = tag or "abcde"[: len(dims)]
     return OwnedHandle.create(
         library,
@@ -147,9 +144,7 @@ class MemoryObject(OwnedHandle):
 
     @classmethod
     def over(cls, library: OneDnnLibrary, description: "OwnedHandle | int", array: Array) -> "MemoryObject":
-        """Makes a memory object of oneDNN over an array's buffer, which it keeps alive. description: its
-        memory descriptor (shape, dtype, layout), or the handle of one.
-        """
+        """Makes a memory object of oneDNN over an array's buffer, by a memory descriptor or its handle."""
         handle = description.handle if isinstance(description, OwnedHandle) else c_void_p(description)
         pointer = c_void_p(array.ctypes.data)
         owned = cls.create(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
@@ -179,10 +174,7 @@ class Primitive:
         self.arguments = (ExecutionArgument * 0)()
 
     def set(self, memories: Mapping[int, MemoryObject]) -> None:
-        """Sets the memories of some arguments for later runs. The memories of all other arguments stay.
-
-        memories: by oneDNN's number of each argument.
-        """
+        """Sets the memories of some arguments, by oneDNN's numbers, for later runs."""
         new = set(memories) - set(self.indices)
         self.memories.update(memories)
         if new:

@@ -91,7 +91,6 @@ Shape = tuple[int, ...]
 OPTIONAL = {"weights_peephole": "peephole", "weights_projection": "projected"}
 """The memory arguments that exist only if this field of the recurrence is set."""
 
-STATES = {"src_iter", "dst_iter", "src_iter_c", "dst_iter_c"}
 LOW = {
     "src_layer",
     "src_iter",
@@ -146,16 +145,12 @@ class OneDnnRecurrence:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the arrays that oneDNN takes and returns for this recurrence (in oneDNN's words its
-        memory arguments), in the order of oneDNN's functions.
-        """
+        """The names of oneDNN's memory arguments of this recurrence, in the order of its functions."""
         return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The names of those of oneDNN's arrays for this recurrence (`slots`) that are its parameters: all
-        kinds of weights that it has, and the bias.
-        """
+        """The names among `slots` of the parameters: all kinds of weights, and the bias."""
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
@@ -180,9 +175,7 @@ class OneDnnRecurrence:
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
-        """Returns the dtype of the argument `slot`: that of the recurrence (in int8, int8 or uint8), or
-        float32 for arguments that are in float32 in every recurrence.
-        """
+        """Returns the dtype of argument `slot`: that of the recurrence, or float32 where all have that."""
         if self.dtype == "int8":
             return QUANTIZED.get(slot, "float32")
         return self.dtype if slot in LOW else "float32"

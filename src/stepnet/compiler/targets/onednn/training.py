@@ -63,9 +63,7 @@ def with_padding_feature(
     signs = SIGNS[recurrence.cell]
 
     def widened() -> RecurrenceWeights:
-        """Makes the weights with a row for the padding feature, with numbers large enough to open or close
-        gates. The padding feature is an input that is 1 on padding.
-        """
+        """Makes weights with a row for the padding feature, 1 on padding, to open or close gates."""
         row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
         for gate, sign in signs.items():
             row[..., recurrence.row.gates.index(gate), :] = sign * BIG
@@ -89,12 +87,7 @@ READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "ds
 
 @dataclass(frozen=True)
 class RecurrenceGradients:
-    """Gradients of a recurrence.
-
-    x: [total, inputs].
-    h, c: of the memories before the first step, [rows, ...].
-    weights: by oneDNN's names.
-    """
+    """Gradients of a recurrence: x [total, inputs], h and c [rows, ...], weights by oneDNN's names."""
 
     x: Array
     h: Array
@@ -133,9 +126,7 @@ class Training:
         return Primitives(self.library, recurrence, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
-        """Runs the forward pass; returns its results, and the arrays that the backward pass reads: none if
-        all sequences are empty.
-        """
+        """Runs the forward pass; returns its results, and what the backward pass reads, if anything."""
         padded_layout, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not padded_layout.steps:
@@ -217,9 +208,7 @@ class Training:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
     def gradients_if_empty(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
-        """Computes the gradients if all sequences are empty: zeros, but the cotangents of the final memories,
-        h and c (None for zeros), are those of the initial ones.
-        """
+        """Computes gradients without steps: zeros, and of the initial memories those of the final ones."""
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:

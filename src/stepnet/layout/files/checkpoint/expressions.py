@@ -232,9 +232,7 @@ class ExpressionGraph:
         )
 
     def times(self, left: int, right: int) -> int:
-        """Returns the number, in this graph of expressions, of the product of two expressions, given by their
-        numbers; products in either order have the same number.
-        """
+        """Returns the number of the product of two expressions, the same one in either order."""
         return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
@@ -338,9 +336,7 @@ class ExpressionGraph:
     # ---- cells
 
     def constant(self, number: int) -> str:
-        """Returns the name of the constant that the expression with this number is, or is cut out of by at
-        most three slices or splits; "" for any other expression.
-        """
+        """Returns the name of the constant that an expression is, or is cut out of; "" for others."""
         for _ in range(4):
             operator, *operands = self.expressions[number]
             if operator == "constant":

@@ -149,9 +149,7 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 
 def piece_of(slices_message: Message) -> Piece:
-    """Converts a TensorSliceProto, the range of a variable that was saved separately, to (start, length)
-    along each axis; length None means up to the end.
-    """
+    """Converts the range of a variable's slice to (start, length) along each axis; None: to the end."""
     return tuple(
         (extent.number(1), extent.number(2) if 2 in extent.fields else None)
         for extent in slices_message.messages(1)
@@ -265,9 +263,7 @@ class Shards:
 
 
 def has_its_checksum(proto: Message, data: memoryview | bytes) -> bool:
-    """Returns True if `data`, the bytes of a variable in a checkpoint, have the checksum that their
-    BundleEntryProto `proto` states, or if it states none.
-    """
+    """Returns True if a variable's bytes have the checksum that their entry states, if any."""
     return ENTRY_CHECKSUM not in proto.fields or checksums.is_whole(data, proto.number(ENTRY_CHECKSUM))
 
 
@@ -284,9 +280,7 @@ def piece_key(name: bytes, piece: Piece) -> bytes:
 
 
 def unsigned_code(number: int) -> bytes:
-    """Encodes a number that is not negative for a key of a sorted table, so that the encoded bytes sort as
-    the numbers do: the count of its bytes, then its bytes.
-    """
+    """Encodes a whole number for a sorted table: the count of its bytes, then its bytes."""
     length = (number.bit_length() + 7) // 8
     return bytes([length]) + number.to_bytes(length, "big")
 

@@ -74,9 +74,7 @@ def objects(prefix: str) -> list[ObjectNode]:
 
 
 def node_of(proto: Message) -> ObjectNode:
-    """Converts a TrackableObject message to an `ObjectNode`: its attributes and, if it is a variable, its
-    name in the checkpoint and in the program.
-    """
+    """Converts a TrackableObject message to an `ObjectNode`."""
     children = {child.text(2): child.number(1) for child in proto.messages(1)}
     for attribute in proto.messages(2):
         if attribute.text(1) == "VARIABLE_VALUE":

@@ -64,9 +64,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def is_numbered(key: str) -> bool:
-    """Returns True if a checkpoint calls a variable only by a number ("variables/0"), so that only its name
-    in the program says where it belongs.
-    """
+    """Returns True if a variable's key in a checkpoint is a number only, such as "variables/0"."""
     return key.removesuffix(VALUE).rpartition("/")[2].isdecimal()
 
 

@@ -64,24 +64,18 @@ def is_asked_for(part: Sublayer) -> bool:
 
 
 def unconfigured(name: str) -> ConfiguredLayer:
-    """Makes the `ConfiguredLayer` of a Keras layer without a configuration, of which the file has only the
-    arrays, from the layer's name.
-    """
+    """Makes the `ConfiguredLayer` of a layer of which the file has only the arrays, from its name."""
     return ConfiguredLayer(name, name, name, "", {}, (), "")
 
 
 def titled(name: str, class_name: str, config: Config) -> str:
-    """Returns the text that names a Keras layer for the user: name and class, and its dtype or policy if that
-    rounds numbers. config: the layer's.
-    """
+    """Returns the name and class of a Keras layer for the user, and a dtype that rounds."""
     policy = rounding({"config": config})
     return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
 
 
 def is_held(name: str, part: Sublayer, recurrent: Collection[str]) -> bool:
-    """Returns True if a part of the Keras layer `name`, such as a cell, was read as a recurrent module, or
-    lies in one. recurrent: the names of all recurrent modules.
-    """
+    """Returns True if a part of a layer, such as a cell, is in one of the modules `recurrent`."""
     ends = range(len(part.path) + 1)
     return any("/".join((name, *part.path[:end])) in recurrent for end in ends)
 

@@ -63,10 +63,7 @@ class KerasCall:
         return self.operands
 
     def setting(self, name: str, default: Any) -> Any:
-        """Returns a setting of the layer, or `default` if the file does not have it, or has null.
-
-        Raises `ModelError` for a value of another type than the default.
-        """
+        """Returns a setting, or `default` for none or null; raises `ModelError` for another type."""
         value: Any = self.config.get(name)
         value = default if value is None else value
         types, kind = KINDS[type(default)]
@@ -85,9 +82,7 @@ class KerasCall:
         return numbers
 
     def only(self, name: str, *values: Any) -> None:
-        """Raises `ModelError` if the setting `name` of the layer has another value than `values`. A layer
-        without the setting counts as one with the first of them.
-        """
+        """Raises `ModelError` if a setting has another value than `values`; without one it has the first."""
         if self.config.get(name, values[0]) not in values:
             said = " or ".join(map(repr, values))
             raise ModelError(f"its {name} is {short_repr(self.config[name])}: only {said} is supported")
@@ -123,9 +118,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def check_array(name: str, array: Array, shape: tuple[int, ...]) -> None:
-    """Raises `ModelError` unless an array of a layer has the shape that its configuration and operand state,
-    and numbers that are floats.
-    """
+    """Raises `ModelError` unless an array of a layer has this shape, and floats."""
     if array.shape != shape:
         raise ModelError(
             f"its {name} has the shape {array.shape}, and its configuration and operand say {shape}"

@@ -313,9 +313,7 @@ def features_of(configured: Iterable[ConfiguredLayer]) -> dict[str, int]:
 
 
 def width_of(module: Module) -> int | None:
-    """Returns the number of features of the outputs of a module (recurrent layer); None if it has no
-    recurrent kernel, or if the merge of its two directions is unknown.
-    """
+    """Returns the features of a recurrent layer's outputs; None if unknown."""
     units = [
         len(array) for name, array in module.arrays.items() if name.rpartition("/")[2] == "recurrent_kernel"
     ]
@@ -378,9 +376,7 @@ def returns_both(sublayer: Sublayer) -> bool:
 
 
 def are_directions(forward: Module, backward: Module) -> bool:
-    """Returns True if two modules (recurrent layers) differ only in direction, so that they can be merged to
-    one bidirectional module.
-    """
+    """Returns True if two recurrent layers differ in direction alone, and can be merged."""
     shapes = [
         {name: array.shape for name, array in direction.arrays.items()} for direction in (forward, backward)
     ]

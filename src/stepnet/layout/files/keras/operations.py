@@ -139,9 +139,7 @@ def swapped_axes(call: KerasCall) -> Placed:
 
 
 def moved_axis(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.moveaxis: the operand with the axis of the setting "source" moved to
-    the place in the setting "destination".
-    """
+    """Computes keras.ops.moveaxis, from the setting "source" to "destination"."""
     source, place = (call.x.axis(call.wholes(name, 1)[0]) for name in ("source", "destination"))
     order = [axis for axis in range(len(call.x.axes)) if axis != source]
     order.insert(place, source)
@@ -155,9 +153,7 @@ def repeat(call: KerasCall) -> Placed:
 
 
 def where(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.where: the second operand's numbers where the first, the condition, is
-    true, and the third operand's elsewhere.
-    """
+    """Computes keras.ops.where of a condition and two operands."""
     if len(call.operands) != 3:
         raise ModelError(f"it is called on {len(call.operands)} tensors, where three are expected")
     return pointwise.where(pointwise.cast(call.operands[0], "bool"), *call.operands[1:])
@@ -242,9 +238,7 @@ def widths(call: KerasCall) -> list[tuple[int, int, int]]:
 
 
 def padded(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.pad: puts one number around features, zeros around steps, which only a
-    convolution reads, or copies of entries.
-    """
+    """Computes keras.ops.pad: a number around features; zeros or copies around steps."""
     x, mode = call.operands[0], call.setting("mode", "constant")
     ends = widths(call)
     if mode != "constant":

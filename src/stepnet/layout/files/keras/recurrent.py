@@ -196,9 +196,7 @@ def two_layers(path: Path, layer: KerasLayer, modules: Sequence[Module]) -> TwoL
 
 
 def of_direction(name: str, way: str, modules: Sequence[Module]) -> Iterator[Module]:
-    """Yields the modules (cells) of one direction of the Bidirectional `name`, without the reason why they
-    cannot run alone. way: "forward" or "backward".
-    """
+    """Yields the cells of one direction, "forward" or "backward", of a Bidirectional."""
     for module in modules:
         if f"{module.name}/".startswith(f"{name}/{way}/"):
             yield replace(module, alone="")

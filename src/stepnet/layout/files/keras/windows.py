@@ -33,9 +33,7 @@ def convolution(places: int) -> Rule:
     """Makes the rule of Conv1D and Conv2D. places: the number of axes that the kernel goes over."""
 
     def rule(call: KerasCall) -> Placed:
-        """Convolves the operand over the axes after that of the sequences, and applies the activation; raises
-        `ModelError` for groups that do not divide the features.
-        """
+        """Convolves the axes behind sequences, and activates; raises `ModelError` for misfit groups."""
         sizes, (filters,) = call.wholes("kernel_size", places), call.wholes("filters", 1)
         inputs, groups = features_read(call), call.setting("groups", 1)
         if groups < 1 or inputs % groups or filters % groups:
@@ -71,9 +69,7 @@ def separable(places: int) -> Rule:
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Computes a separable convolution of Keras: convolves each feature over the axes after that of the
-        sequences, and mixes the features.
-        """
+        """Computes a separable convolution of Keras: of each feature, then a mix of the features."""
         (filters,), shape = call.wholes("filters", 1), by_feature_shape(call, places)
         across_shape = (*[1] * places, shape[-2] * shape[-1], filters)
         shapes = {"depthwise_kernel": shape, "pointwise_kernel": across_shape}
@@ -108,10 +104,7 @@ def by_feature(kernel: Array, bias: Array | None = None) -> tuple[Array, Array |
 
 
 def convolved(call: KerasCall, kernel: Array, bias: Array | None, groups: int) -> Placed:
-    """Convolves the operand by the settings of a layer.
-
-    kernel, bias: arrays [sizes ..., in / groups, out] and [out]. groups: the number of groups of features.
-    """
+    """Convolves the operand by a layer's settings. kernel: [sizes ..., in / groups, out]."""
     call.only("data_format", "channels_last", None)
     zeros, sizes = zeros_of(call.x), kernel.shape[:-2]
     x, windows = zeros.source, windows_of(call, sizes, [1] * len(sizes), zeros)
@@ -226,9 +219,7 @@ MOST_PARTS = 256
 
 
 def cropped(call: KerasCall) -> Placed:
-    """Computes the result of Keras' Cropping1D and Cropping2D: the operand without some entries at both ends
-    of each axis, as many as the setting "cropping" says.
-    """
+    """Computes Keras' Cropping1D and Cropping2D, by the setting "cropping"."""
     x = call.x
     for axis, (before, after) in enumerate(pairs(call, "cropping"), 1):
         x = selecting.cut(x, axis, before, after)
@@ -236,9 +227,7 @@ def cropped(call: KerasCall) -> Placed:
 
 
 def pairs(call: KerasCall, name: str) -> list[list[int]]:
-    """Returns a setting of numbers at both ends of each axis: [1, 2] of a layer over one axis, [[1, 2], [0,
-    0]] of one over two. Raises `ModelError` for negative ones.
-    """
+    """Returns a setting of numbers at both ends of axes; raises `ModelError` for negative ones."""
     stated = rows(call.config.get(name))
     several = [replace(call, config={name: each}) for each in stated if isinstance(each, list)]
     found = [each.wholes(name, 2) for each in several] or [call.wholes(name, 2, 1)]
@@ -248,9 +237,7 @@ def pairs(call: KerasCall, name: str) -> list[list[int]]:
 
 
 def repeated_steps(places: int) -> Rule:
-    """Makes the rule (a function that computes a Keras layer) of UpSampling1D and UpSampling2D, which repeat
-    each entry. places: the number of axes along which they do.
-    """
+    """Makes the rule of UpSampling1D and UpSampling2D, which repeat entries along `places` axes."""
 
     def rule(call: KerasCall) -> Placed:
         """Computes upsampling in Keras: repeats each entry of the axes after that of the sequences."""

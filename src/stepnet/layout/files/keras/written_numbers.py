@@ -43,9 +43,7 @@ def of_pairs(name: str, call: KerasCall) -> list[float]:
 
 
 def windows_of(name: str, places: int, call: KerasCall) -> list[tuple[int, int]]:
-    """Returns the axes that the windows of a layer go over, and their sizes. name: of the setting with the
-    sizes. places: the number of axes.
-    """
+    """Returns the axes that a layer's windows go over, and their sizes, of the setting `name`."""
     return [*enumerate(call.wholes(name, places, 2), 1)]
 
 

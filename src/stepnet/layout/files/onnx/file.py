@@ -151,9 +151,7 @@ def is_recurrent(node: GraphNode) -> bool:
 
 
 def outputs_used(node: GraphNode, used: Collection[Key]) -> tuple[str, ...]:
-    """Returns the outputs of a recurrent ONNX node, such as "Y_h", that the model uses. used: all values that
-    nodes read or that the model returns.
-    """
+    """Returns the outputs of a recurrent node, such as "Y_h", that nodes read or the model returns."""
     named = zip(OUTPUTS, node.outputs, strict=False)
     return tuple(slot for slot, name in named if name and (node.scope, name) in used)
 
@@ -208,9 +206,7 @@ def layer(node: GraphNode, name: str, walk: Walk, folder: ConstantFolder) -> Onn
 
 
 def in_order(array: Array, store: Store, what: str) -> Array:
-    """Returns an array of an ONNX model in C order; if that takes a copy, counts its bytes in `store`, the
-    limit on memory. what: the array's name in messages.
-    """
+    """Returns an array in C order; counts the bytes of a copy. what: its name in messages."""
     if not array.flags.c_contiguous:
         store.take(array.nbytes, what)
     return np.ascontiguousarray(array)

@@ -82,9 +82,7 @@ class OnnxNode:
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """The inputs of this recurrent ONNX node among sequence_lens, initial_h and initial_c whose values
-        are not constants, and so are known only when the model runs.
-        """
+        """The inputs among sequence_lens, initial_h and initial_c that are known only in a run."""
         return tuple(slot for slot, kind in self.begins.items() if kind != "constant")
 
     @property
@@ -143,9 +141,7 @@ def per_activation(
 
 
 def flag(name: str, value: Any) -> int:
-    """Returns an attribute of an ONNX node that must be 0 or 1, as a number; raises `ValueError` for other
-    values. name: of the attribute, for the message.
-    """
+    """Returns an attribute of 0 or 1; raises `ValueError` for other values."""
     if value not in (0, 1):
         raise ValueError(f"its {name} is {value!r}, and not 0 or 1")
     return int(value)
@@ -159,9 +155,7 @@ def shortest_decimal(number: float) -> float:
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """Returns the reason why the arrays of a recurrent ONNX node do not fit its operator `op` (RNN, GRU or
-    LSTM) and its attributes; None if they do.
-    """
+    """Returns why the arrays do not fit the recurrent operator `op` and its attributes; or None."""
     directions, hidden = DIRECTIONS[attributes["direction"]], attributes["hidden_size"]
     state = (None, directions, hidden) if attributes["layout"] else (directions, None, hidden)
     expected = weight_shapes(op.lower(), directions, hidden)

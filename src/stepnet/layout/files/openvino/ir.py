@@ -150,9 +150,7 @@ class OpenVinoReader:
             self.text = None
 
     def characters(self, text: str) -> None:
-        """Collects the text of an element of an OpenVINO model's XML: the length of an axis. The XML parser
-        calls it for each piece of the text.
-        """
+        """Collects the text of an XML element, the length of an axis, of which the parser passes pieces."""
         if self.text is not None:
             self.text.append(text[:20])
 
@@ -186,9 +184,7 @@ def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
 
 
 def constant(layer: OpenVinoLayer, data: Array) -> Array:
-    """Returns the array of an OpenVINO Const layer, as a view of the constants' bytes `data`; raises
-    `FileError` if it does not lie within these.
-    """
+    """Returns the array of a Const layer, a view of `data`; raises `FileError` if it does not lie in it."""
     fields = {name: layer.data.get(name, "") for name in ("element_type", "shape", "offset", "size")}
     sizes = [size.strip() for size in fields["shape"].split(",") if size.strip()]
     listed = [*sizes, fields["offset"], fields["size"]]

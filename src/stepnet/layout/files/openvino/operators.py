@@ -29,8 +29,6 @@ from stepnet.layout.files.openvino.ir import KINDS
 from stepnet.layout.files.openvino.names import OPERATORS
 from stepnet.layout.files.openvino.windows import WINDOWS
 
-Array = np.ndarray
-
 
 def elementwise(operator: str, **attributes: float) -> Callable[[OpenVinoCall], Placed]:
     """Makes the rule (a function that computes an OpenVINO operator) of an operator that is elementwise in
@@ -169,9 +167,7 @@ def unsqueeze(call: OpenVinoCall) -> Placed:
 
 
 def tile(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Tile: repeats the operand along each axis as often as the constant
-    second operand says, whose numbers are for the last axes.
-    """
+    """Computes OpenVINO's Tile, whose second operand has the repetitions of the last axes."""
     x = call.x
     for axis, count in enumerate(call.constants(1), len(x.axes) - len(call.constants(1))):
         x = x if count == 1 else selecting.concatenate([x] * count, axis)
@@ -216,9 +212,7 @@ def strided(call: OpenVinoCall) -> list[Strided]:
 
 
 def strided_slice(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's StridedSlice by its masks, which say for each axis if its begin or
-    end is left out and if the axis is removed.
-    """
+    """Computes OpenVINO's StridedSlice by its masks of bounds left out and axes removed."""
     x = call.x
     for axis, begin, end, step, is_one in reversed(strided(call)):
         if is_one:

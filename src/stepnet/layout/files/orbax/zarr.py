@@ -215,9 +215,7 @@ def check_fill_value(fill: Any) -> None:
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Converts the shapes of a Zarr array and of its chunks from JSON to tuples; raises `FileError` unless
-    both are lengths, of equally many axes.
-    """
+    """Converts shapes of a Zarr array and its chunks to tuples; raises `FileError` unless both fit."""
     sizes: list[list[Any]] = [
         list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
         for value in (shape, chunks)

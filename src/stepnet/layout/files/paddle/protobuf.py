@@ -116,9 +116,7 @@ def variable(message: Message) -> Variable | None:
 
 
 def operation(description: Message, index: int) -> PaddleOperation:
-    """Converts an OpDesc message, `description`, to an operation of a Paddle program. index: its index in the
-    program, for messages.
-    """
+    """Converts an OpDesc message to an operation of a Paddle program, with its index there."""
     attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
     kind = description.text(3)
     return PaddleOperation(
@@ -132,9 +130,7 @@ def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
 
 
 def attribute_of(attribute: Message) -> Any:
-    """Returns the value of a Paddle operation's attribute: a number, a text, a bool or a list of these.
-    Raises `FileError` for an unknown type.
-    """
+    """Returns the value of an attribute, perhaps a list; raises `FileError` for an unknown type."""
     kind = attribute.number(2)
     if kind in (SCALAR, SCALARS_LIST):
         values = [scalar(element) for element in attribute.messages(20 if kind == SCALAR else 21)]

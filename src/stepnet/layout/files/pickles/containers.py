@@ -14,9 +14,7 @@ Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """Puts keys and values, alternating in `values`, into a pickle's dictionary or object `target`, and
-    returns `target`; raises `FileError` for a key without a value.
-    """
+    """Puts alternating keys and values into a dictionary or object; raises `FileError` for an odd one."""
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))
@@ -24,9 +22,7 @@ def add(target: Container, values: Sequence[object]) -> Container:
 
 
 def pairs(machine: StackMachine, arguments: Arguments) -> object:
-    """Makes the dictionary that a pickle asks for by a call of a class of dictionaries; arguments: none,
-    another dictionary or, from Python 2, a list of pairs.
-    """
+    """Makes a dictionary of no arguments, another dictionary or, from Python 2, a list of pairs."""
     if not arguments:
         return Pairs([])
     if isinstance(arguments[0], Pairs):

@@ -300,9 +300,7 @@ def word(letter: str) -> str:
 
 
 def weight(arrays: Mapping[str, Array], name: str) -> Array:
-    """Returns the array of a weight or constant of a torch.export program; raises `ModelError` if the file
-    does not have it, or if nets do not compute with its dtype.
-    """
+    """Returns a weight or constant; raises `ModelError` if it is missing or nets lack its dtype."""
     if name not in arrays:
         raise ModelError(f"the program reads {name[:100]!a}, which the file does not hold")
     array = arrays[name]
@@ -325,10 +323,7 @@ class ExportedModel(ArrayModel):
     program: ExportProgram
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Traced]) -> dict[str, Placed]:
-        """Computes the outputs of the program by name, from its inputs by name.
-
-        params: the weights by name.
-        """
+        """Computes the outputs of the program by name, from inputs and weights (`params`) by name."""
         taken = self.taking({name: own.value for name, own in inputs.items()})
         with named(self.path):
             graph = self.program.graph(taken)
@@ -356,9 +351,7 @@ class ExportedModel(ArrayModel):
         return outputs
 
     def output(self, name: str, value: Any) -> Placed:
-        """Returns the value of an output of the model, called `name`; raises `ModelError` if the output is a
-        number, or a result that stepnet does not compute.
-        """
+        """Returns an output of the model; raises `ModelError` for a number, or one not computed."""
         if isinstance(value, Placed):
             return value
         what = value.what if isinstance(value, NoValue) else "a number"
@@ -370,9 +363,7 @@ class ExportedModel(ArrayModel):
         """
 
         def run(call: ReplayedNode) -> Any:
-            """Calls the rule of an operation; raises `StepError` if an argument is a placeholder (such as
-            steps in reversed order) that only other operations may read.
-            """
+            """Calls an operation's rule; raises `StepError` for placeholders such as reversed steps."""
             values = [part for value in call.arguments.values() for part in listed(value)]
             placeholders = [*filter(None, map(placeholder_of, values))]
             backwards = any(isinstance(each, ReversedSteps) for each in placeholders)

@@ -71,9 +71,7 @@ class StackMachine:
     spent: int = 0
 
     def pop(self) -> object:
-        """Pops the value at the top of the pickle's stack; raises `FileError` if there is none above the
-        latest mark (a recorded height of the stack).
-        """
+        """Pops the top of the pickle's stack; raises `FileError` if none is above the latest mark."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
             raise FileError("its pickle takes a value where there is none")
         return self.stack.pop()

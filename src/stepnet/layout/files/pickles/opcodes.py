@@ -109,9 +109,7 @@ def number(struct_format: str) -> Callable[[StackMachine], int]:
 
 
 def counted(struct_format: str, value: Callable[[bytes], object]) -> Action:
-    """Returns the action of an opcode that reads a count and as many bytes, and pushes `value` of the bytes.
-    struct_format: the type of the count, as for `struct`.
-    """
+    """Returns the action that reads a count, of type `struct_format`, and pushes `value` of the bytes."""
     count = number(struct_format)
     return push(lambda machine: value(machine.source.take(count(machine))))
 
@@ -211,9 +209,7 @@ def line_number(machine: StackMachine) -> int:
 
 
 def extend(machine: StackMachine, values: list[object]) -> None:
-    """Appends values to the list or set at the top of the pickle's stack, or to the record of an object whose
-    class is made of lists; raises `FileError` for others.
-    """
+    """Appends values to a list or set, or to an object of a list class; raises `FileError` for others."""
     target = machine.top()
     if isinstance(target, PickledCall):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))
@@ -235,11 +231,7 @@ def update(machine: StackMachine, values: list[object]) -> None:
 
 
 def name(machine: StackMachine, module: str, text: str) -> None:
-    """Pushes the name `module.text` on the stack of a pickle, or raises `FileError` if the file may not use
-    it.
-
-    Up to protocol 2 `builtins` is written `__builtin__`.
-    """
+    """Pushes the name `module.text`, or raises `FileError` if the file may not use it."""
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
     if machine.names is not None and full not in machine.names and full not in INERT and full not in MAKERS:
         shown = full if full.isprintable() and len(full) <= 100 else ascii(full[:100])

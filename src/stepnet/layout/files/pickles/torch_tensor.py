@@ -337,9 +337,7 @@ def native_bytes(data: Array, number_size: int, big_endian: bool) -> Array:
 
 
 def array_of(name: str, tensor: Tensor, data: Array) -> Array:
-    """Returns a PyTorch tensor as a view of its storage's bytes `data`; raises `FileError` for truth values
-    other than 0 and 1. name: for messages.
-    """
+    """Returns a tensor as a view of its storage; raises `FileError` for truth values but 0 and 1."""
     dtype = DTYPES[tensor.dtype]
     start = tensor.storage.start * SIZES[tensor.storage.dtype] + tensor.offset * dtype.itemsize
     if not math.prod(tensor.shape):

@@ -236,9 +236,7 @@ def memory(array: np.ndarray) -> memoryview:
 
 
 def put_all(before: bytes, values: tuple[object, ...], after: bytes, write: Write) -> None:
-    """Writes the opcodes `before` (if any) to a pickle, then the opcodes that push each of `values`, then
-    `after`. write: a function that gets the bytes in pieces.
-    """
+    """Writes opcodes `before` to a pickle, those that push each of `values`, then `after`."""
     if before:
         write(before)
     for value in values:

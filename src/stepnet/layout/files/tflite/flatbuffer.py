@@ -46,9 +46,7 @@ class Table:
         return self.start + offset if offset else None
 
     def get(self, field: int, kind: str, default: Any = 0) -> Any:
-        """Returns the number in field number `field` of a FlatBuffers table; `default` if the field is
-        missing. kind: the type of the number for `struct`, such as 'i'.
-        """
+        """Returns the number in a field of a table, or `default`. kind: its type for `struct`, as 'i'."""
         offset = self.offset_of(field)
         return default if offset is None else self.number(kind, offset)
 
@@ -75,9 +73,7 @@ class Table:
         return np.frombuffer(self.data, dtype, count, start + 4)
 
     def tables(self, field: int) -> "list[Table]":
-        """Returns a field of a FlatBuffers table that is a list of tables; [] if it is missing. Raises
-        `FileError` for too many.
-        """
+        """Returns a field that is a list of tables, [] without it; raises `FileError` for too many."""
         offsets, start_offset = self.vector(field, "<u4"), self.offset_of(field)
         if start_offset is None:
             return []

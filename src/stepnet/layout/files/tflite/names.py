@@ -129,9 +129,7 @@ def both_directions(inputs: Mapping[str, Axes], shared: Axes) -> dict[str, Axes]
 
 
 def states(*names: str) -> dict[str, Axes]:
-    """Returns the axes of TFLite inputs that are no weights, such as states, for the tables of operators: ()
-    for each name, because their shapes are not checked.
-    """
+    """Returns () for each name of an input that is no weight: shapes of states are not checked."""
     return dict.fromkeys(names, ())
 
 

@@ -40,10 +40,7 @@ BOOL = 6
 
 @dataclass(frozen=True, eq=False)
 class TfliteOperator:
-    """Operator of a TFLite model: its name, and its table in the file.
-
-    node, recurrent: of a recurrent operator its options, and the layer that runs.
-    """
+    """Operator of a TFLite model. node, recurrent: of a recurrent one its options and its layer."""
 
     name: str
     table: Table
@@ -86,9 +83,7 @@ def graph(path: Path, *, any_steps: bool = False) -> Graph | None:
 
 
 def unsupported(path: Path, names: Sequence[str]) -> list[str]:
-    """Returns those operators of a TFLite model that have no row in the table. names: the operators that are
-    not recurrent, each with its kind in brackets.
-    """
+    """Returns those operators without a row in the table. names: other than recurrent, with kinds."""
     return [name for name in names if name.rpartition("(")[2].removesuffix(")") not in TFLITE]
 
 
@@ -188,9 +183,7 @@ class TfliteModel(ArrayModel):
         return "bool" if kind == BOOL else np.dtype(DTYPES.get(kind, "<f4")).name
 
     def check(self, operator: TfliteOperator, own: Sequence[Placed | None]) -> None:
-        """Raises `ModelError` for operands that are placeholders: values, such as reversed steps, that few
-        operators can read.
-        """
+        """Raises `ModelError` for placeholders, such as reversed steps, that few operators can read."""
         for value in own:
             if value is None:
                 continue

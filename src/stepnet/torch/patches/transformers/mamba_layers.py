@@ -103,9 +103,7 @@ class MambaLayer:
 
 
 def mamba_layer(*eps: float) -> MambaLayer:
-    """Makes the step that runs one token through a Mamba layer. eps: the epsilons of the layer's norms of dt,
-    B and C, which only some models have.
-    """
+    """Makes the step of one token through a Mamba layer. eps: of its norms of dt, B and C, if any."""
     return MambaLayer(eps)
 
 

@@ -170,9 +170,7 @@ class TokenLayer:
         return weights, tuple(key for key, dtype in dtypes.items() if dtype is None and weights)
 
     def options_of(self, module: Any) -> tuple[Any, ...]:
-        """Returns the options of a layer's step, such as the eps of its norm, from the layer's attributes;
-        None for an option whose attribute is missing.
-        """
+        """Returns the options of a layer's step from its attributes, such as eps; None for missing ones."""
         return tuple(getattr(part_of(module, part), name, None) for part, name in self.options)
 
     def parameters(self, module: Any) -> dict[str, Any]:

@@ -77,9 +77,7 @@ class ScanKey:
     exact: tuple[str, ...] = ()
 
     def net(self) -> ModelNet:
-        """Makes the net that runs the step of this key over sequences, whose inputs are the sequences, the
-        memories and the parameters.
-        """
+        """Makes the net of the step over sequences, from sequences, memories and parameters."""
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -172,9 +170,7 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells whether a call of one step can use a prepared step (compiled code with its arrays). It can
-    without gradients or padding, if the engine is left to stepnet.
-    """
+    """Tells whether a call can use a prepared step: without gradients, padding and engines asked for."""
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() == "auto" and LENGTHS.get() is None
@@ -202,9 +198,7 @@ def dtype_of(first: Any) -> Any:
 
 
 def cast_memory(memory: Any, dtype: Any) -> Any:
-    """Returns an initial memory in the dtype of a scan, as a copy if gradients are recorded: these read it
-    later, when the cache with the memory is overwritten.
-    """
+    """Returns an initial memory in a dtype, copied if gradients read it after its cache changes."""
     return memory.to(dtype, copy=torch.is_grad_enabled())
 
 

@@ -31,9 +31,7 @@ class Single:
     """
 
     def __init__(self, net: ModelNet, rows: int, params: Sequence[Any] = ()) -> None:
-        """Stores what is to be prepared, by `bind`. net: the net of the step. rows: the number of sequences.
-        params: the tensors of the net's parameters.
-        """
+        """Stores what `bind` prepares: the net of the step, the number of sequences, the parameters."""
         self.net, self.rows, self.params = net, rows, params
         self.step: SingleStep | None = None
 

@@ -27,9 +27,7 @@ class CallCode(ThreadCode):
     """
 
     def __init__(self, code: Code, program: CallLoops) -> None:
-        """Takes the builder of a function, whose first arguments point to the thread's argument words and to
-        its state, and the loops that the function runs.
-        """
+        """Takes the builder of a function, whose first arguments point to words and state, and its loops."""
         arguments, frame, *_ = code.function.args
         super().__init__(code, arguments, frame)
         self.program = program
@@ -52,9 +50,7 @@ class CallCode(ThreadCode):
         part, parts = self.argument["part"], code.add(self.argument["more_parts"], one)
 
         def edge(number: ir.Value) -> ir.Value:
-            """Computes the first row of a thread's part of the rows, which is the end of the part before;
-            `number` is that of the part.
-            """
+            """Computes the first row of part `number` of the rows, the end of the part before."""
             return code.smaller(code.mul(code.sdiv(code.mul(tiles, number), parts), size), rows)
 
         return edge(part), edge(code.add(part, one)), one
@@ -98,9 +94,7 @@ class CallCode(ThreadCode):
         )
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
-        """Computes the pointer to a value of a row (a sequence at one step) in the buffer of the block of
-        steps. field: the position of the value in the row.
-        """
+        """Computes the pointer to a value of a row in the buffer of the block of steps."""
         code = self.code
         stride = code.number(self.program.strides["block"])
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)

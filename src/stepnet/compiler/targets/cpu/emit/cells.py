@@ -9,6 +9,7 @@ from functools import partial
 from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.emit.tile_place import TilePlace, fetched_ahead
 from stepnet.compiler.targets.cpu.lower.loops import (
     Operand,
     ProductOperand,
@@ -20,8 +21,8 @@ from stepnet.compiler.targets.cpu.lower.loops import (
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.matrix import MatrixTiles
-from stepnet.compiler.targets.cpu.products.tile import Ahead, FetchList, LeftOperand, Sums, accumulate
-from stepnet.compiler.targets.cpu.products.tiles import AHEAD_ROWS, Tile
+from stepnet.compiler.targets.cpu.products.tile import FetchList, LeftOperand, Sums, accumulate
+from stepnet.compiler.targets.cpu.products.tiles import Tile
 from stepnet.compiler.targets.cpu.writing.code import (
     Code,
     lane_indices,
@@ -44,65 +45,6 @@ class TileCell:
     row: ir.Value
     block: ir.Value
     sums: dict[int, ir.Value]
-
-
-@dataclass(frozen=True)
-class Following:
-    """Unit block (a vector of features of the result) whose parameters are fetched by the tiles before it.
-
-    part, parts: the number of a tile among those tiles, each of which fetches a part, and how many there are.
-    section: the section of k of these parameters; None for all k.
-    """
-
-    block: ir.Value
-    part: ir.Value
-    parts: ir.Value
-    section: ir.Value | None = None
-
-
-@dataclass(frozen=True)
-class TilePlace:
-    """Place of a register tile, and the parameters that it fetches for the tiles that follow.
-
-    row, block: its first row and unit block (a vector of features of the result).
-    gate_group: the index of the group of gates (products per unit) that it computes, of `Tile.gate_groups`
-        equal ones; None for all gates.
-    following: the unit block whose parameters are fetched; None for none.
-    fetched: the pointer to the list of addresses that the elementwise work reads and writes, which are
-        fetched; None for none.
-    section: the index of the section of k that it computes, of `Tile.sections` equal ones; None for all k.
-    """
-
-    row: ir.Value
-    block: ir.Value
-    gate_group: ir.Value | None = None
-    following: Following | None = None
-    fetched: ir.Value | None = None
-    section: ir.Value | None = None
-
-
-def fetched_ahead(
-    code: Code, packed: ir.Value, unit_bytes: int, words: int, tile: Tile, place: TilePlace
-) -> Ahead | None:
-    """Computes which parameters a tile fetches for the tiles that follow; None for none.
-
-    packed: the pointer to the parameters of the first unit block (vector of features).
-    unit_bytes, words: the bytes of the parameters of a unit block, and the packed words of a section of k.
-    """
-    following = place.following
-    if following is None or tile.rows < AHEAD_ROWS:
-        return None
-    part, parts = following.part, following.parts
-    if place.gate_group is not None:
-        turns = code.number(tile.gate_groups)
-        part, parts = code.add(code.mul(part, turns), place.gate_group), code.mul(parts, turns)
-    section_bytes = tile.units * unit_bytes // tile.sections
-    each = code.sdiv(code.number(section_bytes // words), parts)
-    begin = code.at(packed, code.mul(following.block, code.number(unit_bytes)))
-    if tile.sections > 1:
-        assert following.section is not None
-        begin = code.at(begin, code.mul(following.section, code.number(section_bytes)))
-    return Ahead(code.at(begin, code.mul(part, code.mul(each, code.number(words)))), each)
 
 
 def join_vectors(code: Code, vectors: list[ir.Value]) -> ir.Value:
@@ -342,9 +284,7 @@ class CellCode:
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
     def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
-        """Writes the stores of cells (a row and a unit block, which is a vector of features). results: for
-        each store, a vector of all cells.
-        """
+        """Writes the stores of cells. results: for each store a vector of all cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, vector in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(vector, target, cell.row, cell.block)
@@ -365,9 +305,7 @@ class CellCode:
         return values
 
     def addresses(self, row: ir.Value, block: ir.Value) -> list[ir.Value]:
-        """Computes the addresses of the memory that the elementwise work on one cell (a row and a unit block,
-        a vector of features) reads and writes.
-        """
+        """Computes the addresses that the elementwise work on one cell reads and writes."""
         code, width, addresses = self.code, self.stage.width, list[ir.Value]()
         for field_, start in self.fetched:
             offset = field_.offset + start * field_.itemsize
@@ -377,9 +315,7 @@ class CellCode:
 
     @property
     def fetched(self) -> list[tuple[Field, int]]:
-        """The fields that the elementwise work on a cell (a row and a vector of features) reads and writes,
-        each with the first of its elements.
-        """
+        """The fields that the elementwise work on a cell reads and writes, with their first elements."""
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
         loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
         return [
@@ -411,9 +347,7 @@ class CellCode:
         )
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """Writes a store of a vector of results to a unit block (as many units as a vector has elements) of a
-        row. target: the position of the value in a row.
-        """
+        """Writes a store of a vector of results to a unit block of a row."""
         code, width = self.code, self.stage.width
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))

@@ -59,9 +59,7 @@ def write_driver(processor: Processor) -> ir.Module:
 
 
 def write_called(module: ir.Module, processor: Processor) -> None:
-    """Writes into a module those driver functions (they run calls, a block of some steps at a time) that its
-    code calls.
-    """
+    """Writes into a module those driver functions that its code calls."""
     for name, (result, arguments, write) in FUNCTIONS.items():
         if name in module.globals:
             write(function_code(module, processor, name, result, arguments))

@@ -31,9 +31,7 @@ class EncodeCode:
     """Writer of the code that encodes the left operand of products in int8 or bfloat16, row by row."""
 
     def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
-        """Chooses the arithmetic for the loop's encoding (int8 or bfloat16), which says how left operands of
-        products are stored.
-        """
+        """Chooses the arithmetic for the encoding, which says how left operands of products are stored."""
         self.stage, self.loop, self.code = stage, loop, stage.code
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.processor)
 
@@ -102,9 +100,7 @@ class EncodeCode:
         least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
 
         def iteration(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
-            """Writes the elementwise maximum of `most` and the magnitudes of the numbers in the blocks
-            (vectors) of one iteration, from block `first` on.
-            """
+            """Writes the elementwise maximum of `most` and the magnitudes in the blocks of one iteration."""
             larger = most[0]
             for block in self.blocks(first):
                 larger = self.larger(larger, self.values(row, block))
@@ -134,9 +130,7 @@ class EncodeCode:
         block_bytes = width * bytes_of(self.kind.stored)
 
         def encoded(block: ir.Value, count: int | None = None) -> ir.Value:
-            """Writes the encoding of the values of one block (a vector of the row); only of the first
-            `count`, if given.
-            """
+            """Writes the encoding of the values of a block (a vector of the row), or of its first `count`."""
             values = self.values(row, block, count)
             return left_layout(code, self.kind, self.whole_numbers(values, inverse))
 

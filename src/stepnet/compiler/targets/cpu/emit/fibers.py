@@ -147,9 +147,7 @@ class FiberCode:
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
     def first_pass(self) -> None:
-        """Writes the first loop of a step over the elements of fibers (the matrix elements summed to one
-        result, a unit), and the elementwise work on units ahead of it.
-        """
+        """Writes the first loop of a step over fiber elements, and the elementwise work ahead of it."""
         self.units(self.loop.passes[0].units)
         self.write_pass(self.loop.passes[0])
 
@@ -193,9 +191,7 @@ class FiberCode:
             self.end()
 
     def end(self) -> None:
-        """Writes the end of a step, after its last loop over the elements of fibers (summed to one result, a
-        unit): elementwise work on units, and the stores.
-        """
+        """Writes the end of a step, after its last loop over fibers: elementwise work and stores."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
@@ -219,15 +215,11 @@ class FiberCode:
         return pointwise(self.code, self.net.nodes[number], values, [operand.dtype for operand in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
-        """Returns the register of an operand that all elements of a fiber (summed to one result, a unit)
-        share; loads it if necessary.
-        """
+        """Returns the register of an operand that a fiber's elements share; loads it if necessary."""
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, element: ir.Value) -> None:
-        """Writes a store of a register as vector number `element` of the field `target` (place in the row's
-        memory) of this row.
-        """
+        """Writes a store of a register as vector number `element` of a field of this row."""
         code, bytes_ = self.code, self.width * target.itemsize
         base = code.at(self.stage.rows.at(code, target.record, self.row), target.offset)
         pointer = code.at(base, code.mul(element, code.number(bytes_)))
@@ -290,9 +282,7 @@ class PassCode:
         self.start = code.mul(writer.group, code.number(fiber_pass.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
-        """Tells whether an operand is computed in the loop over fibers (elements summed to one result, a
-        unit), at each depth, and so is in a register.
-        """
+        """Tells whether an operand is computed at each depth of the loop, and so is in a register."""
         return isinstance(operand, Register) and operand.number in self.inside
 
     def at_depth(
@@ -327,9 +317,7 @@ class PassCode:
         ]
 
     def initial_sums(self) -> list[ir.Value]:
-        """Returns the accumulators before a loop over fibers (elements summed to one result, a unit): for
-        each reduction its neutral element, in a vector.
-        """
+        """Returns the accumulators before a loop over fibers: the neutral element of each reduction."""
         nodes = [self.writer.net.nodes[fiber_sum.number] for fiber_sum in self.fiber_pass.sums]
         return [
             neutral(self.writer.code, node.operation, register_type(node.type.dtype, self.writer.width))

@@ -91,10 +91,7 @@ def combine_in_order(
     count: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Combines value(0), ..., value(count - 1) in this order, in a loop; gives the neutral element for none.
-
-    value: writes the load of the vector, of type `type_`, at an index.
-    """
+    """Combines value(0), ..., value(count - 1) in this order, in a loop; neutral for none."""
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
         """Combines the partial result with the value at one index, as an iteration of the loop."""
@@ -135,9 +132,7 @@ def combine_vectors(
 def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that writes a load of `width` numbers of a reduction's operand at an index: `index`
-    times `stride` bytes after the pointer `base`.
-    """
+    """Makes a function that writes a load of numbers `index` times `stride` bytes after `base`."""
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 
@@ -158,9 +153,7 @@ def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: 
 
 
 def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
-    """Reduces the elements of a vector to one number, combining its halves repeatedly in a fixed order. loop:
-    has the operation and the dtype.
-    """
+    """Reduces a vector to one number: combines its halves repeatedly, in a fixed order."""
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
         if half == 0:
@@ -204,9 +197,7 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
         first = load_vector(code, loop.source.dtype, 1, base, size)
 
         def iteration(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
-            """Writes one round of an argmax: replaces the best number and its index (`best`) by those at
-            `index` if the number there is larger.
-            """
+            """Writes one round of an argmax: replaces `best`, a number and its index, by a larger one."""
             pointer = code.at(base, code.mul(index, code.number(to_next)))
             value = load_vector(code, loop.source.dtype, 1, pointer, size)
             replaces = larger(code, value, best[0])

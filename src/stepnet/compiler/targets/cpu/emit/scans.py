@@ -49,17 +49,13 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
         return load_numbers(code, loop, code.at(source, code.mul(number, code.number(size))), width)
 
     def put(result: ir.Value, number: ir.Value) -> None:
-        """Writes stores of results of a scan (prefix sums or products), from element `number` of each target
-        field (position in a row's memory) on.
-        """
+        """Writes stores of results of a scan, from element `number` of each target field on."""
         for pointer, target in zip(targets, loop.targets, strict=True):
             address = code.at(pointer, code.mul(number, code.number(target.itemsize)))
             store_vector(code, target.dtype, result, address, target.itemsize)
 
     def iteration(index: ir.Value, previous: list[ir.Value]) -> list[ir.Value]:
-        """Writes one round of a scan (prefix sums or products): computes and stores the results at an index
-        of the scanned axis, from those before it.
-        """
+        """Writes one round of a scan: computes and stores the results at an index from those before."""
         number = code.add(first, code.mul(index, code.number(inner)))
         total = combine(code, loop.operation, loop.targets[0].dtype, previous[0], value(number))
         put(total, number)

@@ -16,9 +16,7 @@ Key = TypeVar("Key", str, int)
 
 @contextmanager
 def at_entry(code: Code) -> Generator[None]:
-    """Context in which code is written at the end of a function's entry block, LLVM's first instructions of
-    the function, which run once, ahead of all loops.
-    """
+    """Context in which code is written at the end of a function's entry block, ahead of all loops."""
     if code.block is code.function.entry_basic_block:
         yield
     else:
@@ -37,9 +35,7 @@ class AtEntry(dict[Key, ir.Value]):
         self.code, self.write = code, write
 
     def __missing__(self, key: Key) -> ir.Value:
-        """Writes the code of the value with a key at the beginning of the function, at the first use of the
-        key, and keeps the value.
-        """
+        """Writes the code of a value at the beginning of the function, at its first use, and keeps it."""
         with at_entry(self.code):
             value = self[key] = self.write(key)
         return value
@@ -78,9 +74,7 @@ class ThreadCode:
 
     @classmethod
     def of_frame(cls, code: Code) -> "ThreadCode":
-        """Makes the context for writing a function of machine code whose first argument points to `FRAME`, a
-        thread's state.
-        """
+        """Makes the context of a function whose first argument points to `FRAME`, a thread's state."""
         frame = code.function.args[0]
         return cls(code, code.read(POINTER, code.at(frame, 8 * FRAME.index("words")), 8), frame)
 
@@ -103,9 +97,7 @@ class ThreadCode:
         self.code.write_number(value, self.pointer[table], index)
 
     def changes(self, step: ir.Value, kind: int) -> ir.Value:
-        """Writes a test whether sequences begin or end in a step of the present block of steps (those
-        computed together). kind: `BEGINS` or `ENDS`.
-        """
+        """Writes a test whether sequences begin or end in a step. kind: `BEGINS` or `ENDS`."""
         code = self.code
         bits = code.and_(self.read("step_changes", step), code.number(kind))
         return code.icmp_signed("!=", bits, code.number(0))
@@ -123,9 +115,7 @@ class ThreadCode:
         return self.code.at(self.frame, 8 * FRAME.index(name))
 
     def framed(self, name: str, type_: ir.Type = I64) -> ir.Value:
-        """Writes a load of a 64-bit word of the frame (the thread's state). name: one of `FRAME`, as "now".
-        type_: the type as which it is loaded.
-        """
+        """Writes a load of a word of the frame, by its name in `FRAME` as "now", as a type."""
         return self.code.read(type_, self.cell(name), 8)
 
     def call_plan(self, name: str, *arguments: ir.Value) -> None:

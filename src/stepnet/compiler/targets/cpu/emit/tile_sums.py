@@ -53,9 +53,7 @@ class TileSums:
         return self.code.at(sums, self.code.mul(gate_group, bytes_))
 
     def store(self, cells: Sequence[TileCell], ports: Sequence[int], sums: ir.Value) -> None:
-        """Writes stores of some sums of a tile's cells. ports: the nodes whose sums are stored. sums: the
-        pointer to those of the first cell.
-        """
+        """Writes stores of sums of a tile's cells. ports: their nodes. sums: those of the first cell."""
         for number, cell in enumerate(cells):
             for port in ports:
                 self.code.write(cell.sums[port], self.place(sums, number, port), LINE)
@@ -74,9 +72,7 @@ class TileSums:
         self.code.zero_bytes(sums, self.tile_bytes)
 
     def cell(self, number: ir.Value, sums: ir.Value) -> dict[int, ir.Value]:
-        """Writes loads of all sums of a cell, by node. number: that of the cell in the tile. sums: the
-        pointer to the sums of the tile.
-        """
+        """Writes loads of all sums, by node, of cell `number` of the tile whose sums are at `sums`."""
         bytes_ = self.code.number(len(self.ports) * self.sum_bytes)
         own = self.code.at(sums, self.code.mul(number, bytes_))
         return {port: self.read(own, 0, port) for port in self.ports}

@@ -119,9 +119,7 @@ def drop_ended(call: ThreadCode, count_cell: ir.Value, step: ir.Value) -> None:
     code = call.code
 
     def some_ended() -> ir.Value:
-        """Writes a test whether the last active lane (slot that runs sequences), which has the fewest steps,
-        has none left.
-        """
+        """Writes a test whether the last active lane, which has the fewest steps, has none left."""
         count = code.load(count_cell)
         some = code.icmp_signed(">", count, code.number(0))
         last = code.select(some, code.sub(count, code.number(1)), code.number(0))
@@ -187,9 +185,7 @@ def advance(
 
 
 def array_row(call: ThreadCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Computes the row of a sequence's step in the user's arrays. left: how many steps are left after it. If
-    steps run last first, it is counted from the end.
-    """
+    """Computes the row in the user's arrays of a sequence's step with `left` steps after it."""
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
     step = code.select(call.flag["reverse"], left, forward)

@@ -26,8 +26,9 @@ from math import lcm
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, Following, TileCell, TilePlace
+from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, TileCell
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
+from stepnet.compiler.targets.cpu.emit.tile_place import Following, TilePlace
 from stepnet.compiler.targets.cpu.emit.tile_sums import TileSums
 from stepnet.compiler.targets.cpu.emit.unit_groups import UnitGroup, unit_groups
 from stepnet.compiler.targets.cpu.lower.loops import UnitLoop, exchanged_fields
@@ -85,9 +86,7 @@ ABREAST_TILES = 8
 
 
 def narrow(tile: Tile) -> Tile:
-    """Makes the tile with the rows of the given one and a single unit block (vector of features), for the
-    unit blocks that wider tiles leave.
-    """
+    """Makes the tile with equal rows and a single unit block, for blocks that wider tiles leave."""
     return replace(tile, units=1)
 
 
@@ -107,8 +106,7 @@ class Tiled:
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
-        """Prepares to write a loop's tiles (rows x unit blocks, which are vectors of features): their tables,
-        and stack memory for sums.
+        """Prepares to write a loop's tiles: their tables, and stack memory for sums.
 
         unit, tiling: the writer of single tiles, and the choice of tile shapes.
         """
@@ -128,7 +126,7 @@ class Tiled:
         self.sums: TileSums | None = None
         self.fetched: ir.Value | None = None
         self.entries = self.table("tiles", [word for kind in self.kinds for word in self.entries_of(kind)])
-        counts = counts_of(tiling)
+        counts = tiling.counts()
         self.counts = self.table("counts", [*chain(*counts)])
         self.widths = self.table("widths", [self.width_of(line) for line in counts])
         with self.code.goto_entry_block():
@@ -151,7 +149,7 @@ class Tiled:
 
     def width_of(self, counts: Sequence[int]) -> int:
         """Returns the fewest unit blocks (vectors of features) that fill tiles of all shapes that are used.
-        counts: the number of tiles of each, a line of `counts_of`; the largest shape may have more.
+        counts: the number of tiles of each, a line of `Tiling.counts`; the largest shape may have more.
         """
         used = (shape for shape, count in zip(self.shapes[1:], counts[1:], strict=True) if count)
         return lcm(self.shapes[0].units, *(shape.units for shape in used))
@@ -234,9 +232,8 @@ class Tiled:
     def by_sections(
         self, kind: ir.Value, block: ir.Value, group: UnitGroup, start: ir.Value, stop: ir.Value
     ) -> None:
-        """Writes the tiles of one kind (rows x unit blocks, which are vectors of features) at a unit block,
-        in sections of k: some tiles along the rows compute a section, then these the next one. The other
-        arguments are those of `tiles`.
+        """Writes the tiles of one kind at a unit block, in sections of k: some tiles along the rows compute
+        a section, then these the next one. The other arguments are those of `tiles`.
         """
         code, entries, sums, fetched = self.code, self.entries_at(kind), self.sums, self.fetched
         assert sums is not None and fetched is not None  # noqa: PT018
@@ -400,18 +397,3 @@ class Tiled:
         code = self.code
         offsets = code.and_(number, entries["mask"]), code.ashr(number, entries["shift"])
         return code.add(row, offsets[0]), code.add(block, offsets[1])
-
-
-def counts_of(tiling: Tiling) -> list[tuple[int, ...]]:
-    """Computes the table from which code reads how many tiles of each shape (rows x unit blocks, which are
-    vectors of features) cover the rows that a loop runs over. For each number of rows that remain after full
-    tiles of the largest shape, it has a count per shape.
-
-    The first half is for fewer rows than that shape. The second half is for all others. There the number of
-    full tiles is to be added to the count of the largest shape, which is -1 if other tiles replace one of
-    them, for less work.
-    """
-    large = tiling.shapes[0].rows
-    without_large = [tiling.cover(rows) for rows in range(large)]
-    with_large = [tiling.cover(rows + large) for rows in range(large)]
-    return [*without_large, *((first - 1, *rest) for first, *rest in with_large)]

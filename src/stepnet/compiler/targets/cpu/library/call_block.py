@@ -76,9 +76,7 @@ def across_task(
 
 
 class LibraryBlock:
-    """The call block of a library, which has all tasks of a call. keys: the keys of the values of a call, in
-    the order in which they lie in the block.
-    """
+    """The call block of a library. keys: of the values of a call, in the order in the block."""
 
     def __init__(self, tasks: Iterable[LibraryTask], contexts: Contexts) -> None:
         """Assigns offsets in a context (the memory of calls) to the call block (the words that describe a

@@ -46,9 +46,7 @@ def checksum(data: bytes) -> int:
 
 
 def weights_file(weights: bytes, identity: int) -> bytes:
-    """Makes a weights file: a header with a checksum and `identity`, then the weights. identity: the number
-    by which a library recognises its weights.
-    """
+    """Makes a weights file: a header with a checksum and the number that the library knows, the weights."""
     return HEAD.pack(MAGIC, identity, len(weights), checksum(weights)) + weights
 
 
@@ -70,9 +68,7 @@ class ContextCode:
     description: str
 
     def write(self) -> None:
-        """Generates the library's functions besides `run`: describe, error, free, new, and open if the
-        weights are in a file of their own.
-        """
+        """Generates the functions besides `run`: describe, error, free, new, and open for a weights file."""
         base = self.platform.base
         self.write_error()
         self.write_free()

@@ -35,9 +35,7 @@ ONE = ("starts", "lengths", "order", "first", "")
 
 
 class RunCode:
-    """Generates the C function `run` of a library. values: the pointer to each value, by node number. counts:
-    the number of entries along each extent.
-    """
+    """Generates the C function `run`. values: pointers by node number. counts: entries along extents."""
 
     def __init__(
         self, module: ir.Module, processor: Processor, name: str, model: CallSpecification, recipe: Recipe
@@ -132,9 +130,7 @@ class RunCode:
                 code.fail_when(missing, "NULL")
 
     def least_steps(self) -> Mapping[Extent, int]:
-        """Returns the number of steps that a sequence along an extent has at least, unless it has none, for
-        the extents that padding by reflection reads.
-        """
+        """Returns the fewest steps of a sequence that has any, for extents that reflection reads."""
         least = dict[Extent, int]()
         for step in self.recipe.steps:
             if isinstance(step, AcrossStep) and step.across.extension is not None:
@@ -183,9 +179,7 @@ class RunCode:
         return spaces
 
     def initial_types(self) -> Iterable[Type]:
-        """Yields the types of the initial memories (recurrent states) that are zeros, or may be; the largest
-        decides the size of the array of zeros.
-        """
+        """Yields the types of initial memories that may be zeros; the largest one sizes their array."""
         for kernel in self.kernels if "zeros" in self.block.keys else ():
             net, ends = kernel.step.plan.net, kernel.step.plan.ends
             yield from (net.type_of(net.inputs[index]) for index in ends.memories)
@@ -317,9 +311,7 @@ class RunCode:
             self.values[number] = code.at(weights, index)
 
     def copy_results(self) -> None:
-        """Writes copies to the result arrays that no operation writes directly: results that are inputs, and
-        second results with the same value.
-        """
+        """Writes copies to the result arrays that no operation writes: of inputs, and of equal values."""
         code, written = self.code, self.written().values()
         for argument, pointer in self.arguments.items():
             if argument.is_result and argument not in written:

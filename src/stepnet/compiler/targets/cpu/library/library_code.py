@@ -13,9 +13,7 @@ SYSTEM = ("aligned_alloc", "fclose", "ferror", "fopen", "fread", "free", "memcpy
 
 
 class LibraryCode(WordCode):
-    """Writes LLVM instructions for a C library's functions. Each method appends instructions, and returns the
-    value that they compute at run time.
-    """
+    """Writes LLVM instructions for a C library's functions, and returns the values they compute."""
 
     def system(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
         """Writes a call of a function of the C library, one of `SYSTEM`. result: the type that it returns."""

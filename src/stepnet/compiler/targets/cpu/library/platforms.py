@@ -41,9 +41,7 @@ class Platform:
 
     @property
     def base(self) -> Processor:
-        """The processor for which a library's code besides that of the model's parts is made: it has only the
-        features that all members of this family have.
-        """
+        """The processor of a library's code besides the parts: the least of its family."""
         return baseline(self.triple)
 
 

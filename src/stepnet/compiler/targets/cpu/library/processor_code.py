@@ -95,9 +95,7 @@ def write_missing(
     required = {index: features for index, features in asked.items() if features or index == SAVED[:3]}
 
     def cpuid_register(leaf: int, subleaf: int, register: int) -> ir.Value:
-        """Writes a call of cpuid for a leaf and a subleaf (the numbers of a question); returns one of its
-        four result registers, a, b, c, d by number 0 to 3.
-        """
+        """Writes a call of cpuid; returns its result register a, b, c or d, by number 0 to 3."""
         arguments = [ir.Constant(I32, leaf), ir.Constant(I32, subleaf), answer]
         code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
         return code.read(I32, code.at(answer, 4 * register), 4)

@@ -72,9 +72,7 @@ class PlanKernel:
 
 @dataclass(frozen=True)
 class AcrossStep:
-    """An operation across extents, such as a mean over the steps of each sequence. source, result: node
-    numbers. across: the operation.
-    """
+    """An operation across extents, such as a mean over steps. source, result: node numbers."""
 
     source: int
     result: int
@@ -86,9 +84,7 @@ Step = PlanKernel | AcrossStep
 
 @dataclass
 class Recipe:
-    """The operations of a call in order, and the weights. constants: the offsets in the weights of constants
-    that operations read as values, by node number.
-    """
+    """The operations of a call in order, and the weights. constants: offsets of values among weights."""
 
     steps: list[Step] = field(default_factory=list[Step])
     weights: bytearray = field(default_factory=bytearray)

@@ -62,9 +62,7 @@ def low(shift: int) -> Callable[[int, int, int], int]:
 
 
 def distance(s: int, p: int, old: int) -> int:
-    """Relocates a 32-bit field at address `p`: returns its new bits, the distance in bytes to address `s`.
-    `old`, the bits before, does not matter.
-    """
+    """Relocates a 32-bit field at address `p`: returns the distance in bytes to address `s`."""
     return fits(s - p, 32)
 
 

@@ -149,9 +149,7 @@ def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) ->
 
 
 def stores(stage: StageLowering, numbers: list[int]) -> Stores:
-    """Lists the stores of nodes' values: the register of each value, with each field (position in the memory
-    of a row) that it is stored in. numbers: the nodes.
-    """
+    """Lists the stores of nodes' values: each register with each field that it is stored in."""
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
         (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)

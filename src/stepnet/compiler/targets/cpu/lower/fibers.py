@@ -80,9 +80,7 @@ class FiberStorage:
 
     @cached_property
     def index(self) -> Array:
-        """For each element of the matrix, in C order, its position in memory. The matrix is stored fiber by
-        fiber; a fiber is the elements that one sum combines.
-        """
+        """For each element of the matrix, in C order, its position in memory, fiber by fiber."""
         depth, units = self.indices.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
@@ -197,9 +195,7 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """Counts the operations to compute an element of a matrix cut into fibers (elements summed to one
-        result, a unit) once more, operands on fibers included.
-        """
+        """Counts the operations to compute an element of a matrix in fibers once more."""
         flops = self.net.nodes[number].row.flops
         return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 

@@ -161,10 +161,7 @@ class CopyLoop:
 
 @dataclass(frozen=True)
 class EncodeLoop:
-    """Encoding of `size` elements of each row as a left side of products.
-
-    scales: for int8, the field of the scale of each row.
-    """
+    """Encoding of `size` elements of rows as a left side of products. scales: of rows, for int8."""
 
     size: int
     source: Operand
@@ -231,10 +228,7 @@ class InnerReduceLoop:
 
 @dataclass(frozen=True)
 class FoldLoop:
-    """Reduction of all `size` elements of each word (step of an inner sequence) to one number.
-
-    The nodes are computed in registers; `source` may be the last of them.
-    """
+    """Reduction of `size` elements of each inner step to a number; `source` may be its last node."""
 
     operation: str
     size: int

@@ -112,9 +112,7 @@ def tasks_of(plan: Plan) -> set[int]:
 
 
 def is_task(node: Node, types: list[Type]) -> bool:
-    """Tells whether machine code, not NumPy, computes a node after the loop: a reduction over steps, or a
-    total (over all rows). types: the types of its operands.
-    """
+    """Tells whether machine code computes a node after the loop: a reduction over steps or a total."""
     if len({type_.dtype for type_ in types}) > 1 or not all(type_.size for type_ in types):
         return False
     if node.operation == "contract":

@@ -232,9 +232,7 @@ class Lowering:
             self.assign_axis(axis)
 
     def assign_axis(self, axis: str) -> None:
-        """Assigns an array of the call to an axis of inner sequences, unless it has one already: the offsets
-        at which each row's inner sequence begins.
-        """
+        """Assigns an array of offsets of the call to an axis of inner sequences, unless it has one."""
         if axis not in self.axes:
             table = "where" if axis == STEPS[-1] else "owner"
             self.axes[axis] = Axis(axis, self.new_argument("offsets"), table)

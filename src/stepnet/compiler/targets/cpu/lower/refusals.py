@@ -13,19 +13,14 @@ WORDS = {"reduce"}
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """Returns why there is no machine code for a plan (the operations of a part in their order): a message
-    with its first unsupported operation; None if there is.
-    """
+    """Returns why there is no machine code for a plan, with its first unsupported operation; or None."""
     in_numpy = {*plan.reduced, *plan.total}
     compiled = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
     return refusal(compiled) or refusal(plan.body.nodes, inside=True)
 
 
 def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
-    """Returns the message for the first node whose operation has no machine code; None if all have.
-
-    inside: whether the nodes are those of a step.
-    """
+    """Returns the message for the first operation without machine code. inside: nodes of a step."""
     for node in nodes:
         if node.operation == "recur" and inside and (reason := refusal(node.recur.body.nodes)):
             return reason

@@ -65,9 +65,7 @@ class Segments:
         return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
 
     def is_per_inner_step(self, number: int) -> bool:
-        """Tells whether a node has values of words (steps of inner sequences) or reduces them, and so runs
-        lane by lane: for one sequence completely before the next.
-        """
+        """Tells whether a node has or reduces values of inner steps, and so runs lane by lane."""
         node = self.net.nodes[number]
         if self.is_recurrence(number):
             return False

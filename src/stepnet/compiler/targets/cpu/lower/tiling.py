@@ -101,10 +101,21 @@ class Tiling:
         """Returns the number of tiles of each of these shapes that together compute at least `rows` rows."""
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
-    def cost(self, rows: int) -> float:
-        """Estimates the time of `rows` rows from the cycles of the tiles that cover them, in units of the
-        time of one row of the largest tile of vectors.
+    def counts(self) -> list[tuple[int, ...]]:
+        """Computes the table from which code reads how many tiles of each shape cover the rows of a loop: a
+        line for each number of rows that full tiles of the largest shape leave.
+
+        The first half is for fewer rows than that shape. The second half is for all others. There the number
+        of full tiles is to be added to the count of the largest shape, which is -1 if other tiles replace one
+        of them, for less work.
         """
+        large = self.shapes[0].rows
+        without_large = [self.cover(rows) for rows in range(large)]
+        with_large = [self.cover(rows + large) for rows in range(large)]
+        return [*without_large, *((first - 1, *rest) for first, *rest in with_large)]
+
+    def cost(self, rows: int) -> float:
+        """Estimates the time of rows by the tiles that cover them. Unit: a row of the largest tile."""
         cycles = [cycles_in_cache(shape, self.gates) for shape in self.shapes]
         total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
         of_vectors = next(index for index, shape in enumerate(self.shapes) if not shape.by_matrix)

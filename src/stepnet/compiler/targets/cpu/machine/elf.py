@@ -56,10 +56,7 @@ class Symbol(NamedTuple):
 
 
 class Relocation(NamedTuple):
-    """A relocation: the address of `symbol` plus `addend` is stored at `offset`.
-
-    kind: the type of the relocation, by the processor's numbering.
-    """
+    """The address of `symbol` plus `addend` is stored at `offset`, as the processor's `kind` says."""
 
     offset: int
     kind: int
@@ -117,10 +114,7 @@ def is_loaded(section: SectionHeader) -> bool:
 
 
 def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Symbol]:
-    """Yields the symbols of an object file in the order by which relocations number them.
-
-    data: the bytes of the file. sections: its table of sections.
-    """
+    """Yields the symbols of an object file in the order by which relocations number them."""
     for table in sections:
         if table.kind == SYMBOLS:
             names = sections[table.link].offset

@@ -25,10 +25,7 @@ class NativeFunction:
 
 
 class BuiltIn(ctypes.Structure):
-    """The definition of a function of one argument in Python's interface in C: `PyMethodDef`.
-
-    code: the machine code that has the function.
-    """
+    """A function of one argument for Python (`PyMethodDef`). code: the machine code that has it."""
 
     code: "MachineCode"
 
@@ -40,9 +37,7 @@ class BuiltIn(ctypes.Structure):
     )
 
     def bound(self, number: int) -> Callable[[Any], Any]:
-        """Returns the function bound to a number, which machine code gets as its first argument. A call takes
-        half the time of one by ctypes.
-        """
+        """Returns the function bound to its first argument; a call takes half the time of one by ctypes."""
         make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
         # Python calls the last argument the function's module, and holds it as long as the function lives:
         # so this definition and the machine code do, too.
@@ -61,10 +56,7 @@ class MachineCode:
     addresses: dict[str, int]
 
     def __init__(self, code: ObjectCode, called: "MachineCode | None" = None) -> None:
-        """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM.
-
-        called: other machine code whose functions this calls by name.
-        """
+        """Loads object code, by stepnet's loader or else LLVM's. called: other code that it calls."""
         self.object, self.called = code.data, called
         known = symbols() if called is None else {**symbols(), **called.addresses}
         image = Image.of(code.data)

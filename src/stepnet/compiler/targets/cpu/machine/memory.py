@@ -69,9 +69,7 @@ class JointAllocation:
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.array_specs]
 
     def new(self) -> list[Array]:
-        """Allocates the arrays, uninitialised. If they are large, their memory returns to the pool of memory
-        when the last of them is deleted.
-        """
+        """Allocates the arrays, uninitialised; large ones return to the pool with the last of them."""
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
@@ -102,9 +100,7 @@ class RowAllocator:
         return np.zeros((count, *self.shape), self.dtype)
 
     def maker(self, count: int) -> Callable[[], Array]:
-        """Returns a function that makes an uninitialised array of `count` rows, in huge pages if it is large;
-        repeated calls of it save the computation of sizes.
-        """
+        """Returns a function that makes uninitialised arrays of `count` rows, in huge pages if large."""
         return maker_of(((count, *self.shape), self.dtype))
 
 
@@ -138,9 +134,7 @@ class Pool:
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """Returns, from the pool of memory, an array of at least `size` bytes, new or reused: zeros if
-        `zeroed`, else uninitialised.
-        """
+        """Takes an array of at least `size` bytes from the pool: zeros if `zeroed`, else uninitialised."""
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()

@@ -49,9 +49,7 @@ class Processor:
 
     @property
     def has_half(self) -> bool:
-        """Tells whether the processor has instructions to convert float16, as all of AVX2 and of 64-bit Arm
-        have; without them LLVM would call a library.
-        """
+        """Tells whether the processor converts float16 by instructions; LLVM would call a library."""
         return self.name != "generic" or self.has("neon")
 
     @property
@@ -113,9 +111,7 @@ def available_processors() -> tuple[Processor, ...]:
 
 
 def permitted(processor: Processor, has: Callable[[], bool] = has_permission) -> Processor:
-    """Returns a processor without AMX if the system does not permit this process to use it. has: tells
-    whether it does, if the processor has AMX.
-    """
+    """Returns a processor, without AMX if the system does not permit it. has: whether it has AMX."""
     return processor if not processor.has("amx-int8") or has() else without_amx(processor)
 
 
@@ -145,18 +141,14 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
 
 
 def processor_texts() -> tuple[str, ...]:
-    """Describes the available instruction sets for the user, widest first. The first text says so if the
-    environment variable STEPNET_CPU chose it.
-    """
+    """Describes the available instruction sets, widest first, and whether STEPNET_CPU chose."""
     first, *others = map(str, available_processors())
     return f"{first}: {VARIABLE} is {requested()}" if requested() else first, *others
 
 
 @cache
 def supported_processors() -> tuple[Processor, ...]:
-    """Lists the instruction sets that this processor supports, widest first. They are read from disk if
-    possible, which avoids loading LLVM.
-    """
+    """Lists the instruction sets that this processor supports, widest first; from disk if possible."""
     if not store.is_used() or (identity := processor_identity()) is None:
         return run_in_thread(processors_by_llvm)
     key = digest(identity, llvmlite.__version__)

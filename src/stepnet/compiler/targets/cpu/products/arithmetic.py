@@ -87,9 +87,7 @@ class Arithmetic:
         return max(-(-terms // width) * width, self.padded(terms)) * bytes_of(self.stored)
 
     def padded(self, terms: int) -> int:
-        """Returns `terms` rounded up to the elements that one instruction multiplies together: those of a
-        word, or of 16 words if it multiplies matrices.
-        """
+        """Rounds `terms` up to as many as one instruction multiplies: a word, or 16 of them by matrices."""
         together = self.terms * (WORDS if self.by_matrix else 1)
         return -(-terms // together) * together
 
@@ -133,9 +131,7 @@ def arithmetic(weights: str | None, dtype: str, width: int, processor: Processor
 
 
 def unchanged_words(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Returns a list of the packed words alone: a word of plain values, unlike an encoded one, has a single
-    value, so that nothing is unpacked.
-    """
+    """Returns packed words as they are, in a list: of plain values each word is one."""
     return [words]
 
 
@@ -193,9 +189,7 @@ def multiply_quads(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
 
 
 def split_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits words (32 bits) of four int8: their elements 0 and 2, then their elements 1 and 3, as vectors of
-    int16, by which x86 multiplies pairs.
-    """
+    """Splits words of four int8 into elements 0 and 2, and 1 and 3, as int16, for x86's products."""
     halves = code.bitcast(words, ir.VectorType(I16, 2 * width_of(words)))
     eight = code.splat(halves.type, 8)
     return [code.ashr(code.shl(halves, eight), eight), code.ashr(halves, eight)]

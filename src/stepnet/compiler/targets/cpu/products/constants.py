@@ -28,11 +28,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class ConstantNode:
-    """Constant node of a plan.
-
-    inside: whether it is a node of the step's net, not of the outer net.
-    number, type: its number in that net, and its type.
-    """
+    """Constant node of a plan, of the step's net if `inside`. number, type: its own in that net."""
 
     inside: bool
     number: int
@@ -195,9 +191,7 @@ class Scaled:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the parameters in int8, padded to whole unit blocks of `width` columns, and of what
-        instructions for matrices read behind them.
-        """
+        """The bytes of int8 parameters, padded to unit blocks, and of what matrix instructions read."""
         return 4 * (self.blocks * self.lines + WORDS - 1) * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:

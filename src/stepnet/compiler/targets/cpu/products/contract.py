@@ -128,9 +128,7 @@ class BlockSizes:
 
     @property
     def tile(self) -> Tile:
-        """The register tile that computes most of a contract (a sum of outer products). Its rows are columns
-        of the left operand that are packed together, a group.
-        """
+        """The register tile of most of a contract; its rows are columns of the left that lie together."""
         return tiles(self.processor, 1, 3)[0]
 
     @property

@@ -71,9 +71,7 @@ class ContractCode:
     last: ir.Value
 
     def __init__(self, code: Code, sizes: BlockSizes, arguments: ir.Value) -> None:
-        """Prepares to write sums of outer products. arguments: the pointer to a thread's `ARGUMENTS`, one row
-        after another for its products.
-        """
+        """Prepares to write sums of outer products. arguments: the pointer to rows of `ARGUMENTS`."""
         self.code, self.sizes, self.arguments, self.row = code, sizes, arguments, arguments
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.processor)
 
@@ -86,9 +84,7 @@ class ContractCode:
         return self.code.inttoptr(self.argument(name), POINTER)
 
     def write(self) -> None:
-        """Writes the function's body: a loop over the pieces of rows, which have a result each or one
-        together.
-        """
+        """Writes the function: a loop over pieces of rows, whose sums go to one result or to one each."""
         code, pieces, zero = self.code, self.pointer("pieces"), self.code.number(0)
         is_own = code.icmp_signed("!=", self.argument("result_stride"), zero)
         with code.loop(self.argument("first_piece"), self.argument("last_piece")) as piece:
@@ -163,9 +159,7 @@ class ContractCode:
             yield self.total_at(row, begin), code.at(result, code.mul(row, stride)), size
 
     def total_at(self, row: ir.Value, offset: ir.Value) -> ir.Value:
-        """Computes a pointer into the memory in which the sum of products accumulates: `offset` bytes after
-        the start of a row of the result.
-        """
+        """Computes a pointer to a sum of products: `offset` bytes after the start of a row of the result."""
         code = self.code
         return code.at(code.at(self.total, code.mul(row, self.argument("total_stride"))), offset)
 

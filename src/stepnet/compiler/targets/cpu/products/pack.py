@@ -67,9 +67,7 @@ Term = tuple[int, int]
 
 
 class Packing:
-    """Packing of a matrix [k, n], as one of several gates, in the order in which products read it. It is
-    prepared for one shape and strides.
-    """
+    """Packing of a matrix [k, n], one of several gates, in the order in which products read it."""
 
     def __init__(
         self,
@@ -126,10 +124,7 @@ class ParameterTask(ParallelCalls):
         parameters: Sequence[int],
         first_rows: Iterable[int],
     ) -> None:
-        """Takes a function and its rows of arguments, as `ParallelCalls` does.
-
-        word: the word of each row with the pointer to a parameter. parameters: the positions of those.
-        """
+        """Takes a function and rows for `ParallelCalls`. word: of a parameter. parameters: positions."""
         super().__init__(function, arguments, first_rows)
         self.word, self.parameters = word, np.array(parameters, np.int64)
 
@@ -138,9 +133,7 @@ class ParameterTask(ParallelCalls):
         self.arguments[:, self.word] = np.array(addresses, np.int64)[self.parameters]
 
     def read_from(self, first: int) -> None:
-        """Lets a prepared call set where the parameters begin. first: the index of the address of the first
-        parameter among those of a call.
-        """
+        """Lets a prepared call set where parameters begin, from address number `first` on."""
         words = range(self.word, self.arguments.size, self.arguments.shape[1])
         self.sources = [*zip(words, (self.parameters + first).tolist(), strict=True)]
 
@@ -181,9 +174,7 @@ def kernel(processor: Processor, itemsize: int, width: int, weights: str | None)
 def vector_sums(
     dtype: str, sums: Sequence[tuple[int, int, Sequence[Term]]], processor: Processor
 ) -> ParameterTask:
-    """Prepares sums of vectors of parameters of a dtype, such as the biases of a gate: for each the address
-    of the sum, its bytes, and its terms.
-    """
+    """Prepares sums of vectors of parameters: for each the address, bytes and terms."""
     count = sum(len(terms) for *_, terms in sums)
     rows = [
         (count, into, 0, offset, size, int(number > 0))

@@ -43,19 +43,14 @@ class FarReads:
 
     @classmethod
     def of(cls, rates: Mapping[int, float], cache: int) -> "FarReads":
-        """Finds the rates among those of buffers, by their size. cache: the bytes of the last cache as the
-        system says, which are never exceeded.
-        """
+        """Finds the rates of buffers of a cache's size. cache: the bytes of the last cache, at most."""
         near, far = max(rates.values()), min(rates.values())
         held = [size for size, rate in rates.items() if rate >= HELD * near]
         return cls(min(cache, 2 * max(held)), near, far)
 
 
 def far_reads(processor: Processor, cache: int) -> FarReads:
-    """Measures the rates of reading from the last cache and from memory.
-
-    processor: the instruction set of the machine code. cache: the size of the cache that the system reports.
-    """
+    """Measures the rates of reading from the last cache, of the size `cache`, and from memory."""
     most = min(MOST, max(2 * LEAST, 4 * cache))
     buffer, rates = aligned(most), dict[int, float]()
     buffer[:] = 1  # memory that was never written is one page of zeros

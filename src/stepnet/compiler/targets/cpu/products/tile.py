@@ -73,9 +73,7 @@ class Ahead:
     bytes: ir.Value
 
     def fetch(self, code: Code, first: ir.Value, count: int) -> None:
-        """Writes the prefetches that belong to `count` packed words of k, from word `first` on, but for the
-        first one; none are run if these words fetch a single line.
-        """
+        """Writes the prefetches of `count` packed words of k, from word `first` on, but the first one."""
         if count == 1:
             return
         with code.when(code.icmp_signed(">", self.bytes, code.number(LINE // count))):
@@ -112,9 +110,7 @@ class FetchList:
     begin: ir.Value
 
     def fetch(self, code: Code, first: ir.Value, count: int) -> None:
-        """Writes the prefetches that belong to `count` packed words of k, from word `first` on; none are run
-        once the list is at its end.
-        """
+        """Writes the prefetches of `count` packed words of k, from `first` to the end of the list."""
         each = min(self.entries, -(-self.entries * count // self.words))
         turns, word = -(-self.entries // each), code.add(self.begin, first)
         with code.when(code.icmp_signed("<", word, code.number(turns * count))):
@@ -174,9 +170,7 @@ def accumulate(
         return code.carry(0, inner, flat, partial(own.summed, step), step=step, runs=True)
 
     def piece(number: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """Writes the products of one range of the left operand's elements that lie together (such as a step
-        of a window); returns the new sums. flat: the sums before.
-        """
+        """Writes the products of one range of the left operand; returns the new sums after `flat`."""
         assert isinstance(inner, int)
         done = code.mul(number, code.number(inner))
         weights = code.at(packed, code.mul(done, code.number(line_bytes)))
@@ -250,9 +244,7 @@ class TileIteration:
         for k in range(count):
 
             def numbers(row: int, k_offset: int = k * k_bytes) -> list[ir.Value]:
-                """Loads the elements of the left operand's packed word of row `row` that lies `k_offset`
-                bytes after the first word, each broadcast to a vector.
-                """
+                """Loads the elements of row `row` for the packed word at `k_offset`, each broadcast."""
                 pointer, row_offset = pointers[row]
                 return self.spread(code.at(pointer, row_offset + k_offset))
 
@@ -287,9 +279,7 @@ class TileIteration:
         )
 
     def spread(self, pointer: ir.Value) -> list[ir.Value]:
-        """Loads the elements of the left operand for a packed word (one or more elements of the summed axis
-        k) from a pointer on, each broadcast to a vector.
-        """
+        """Loads the elements of the left operand for a packed word, each broadcast to a vector."""
         code, itemsize = self.code, bytes_of(self.kind.number)
         pointers = (code.at(pointer, vector * itemsize) for vector in range(self.kind.vectors_per_word))
         return [

@@ -120,9 +120,7 @@ class Worker:
         return self._state[BEGIN // 8] == ASLEEP
 
     def wake(self) -> None:
-        """Wakes the worker's thread if it sleeps, on another processor than the caller's if possible. It then
-        spins for a while, ready for a task.
-        """
+        """Wakes the worker if it sleeps, on another processor if possible; it then spins for a while."""
         self.exclude_current_processor()
         self._signals.wake.call(self.address + BEGIN)
 
@@ -132,10 +130,7 @@ Task = tuple[NativeFunction, int]
 
 
 class TaskGroup:
-    """Tasks of machine code that threads run at the same time; they may be run repeatedly.
-
-    function, address: the machine code that runs all tasks, and its argument.
-    """
+    """Tasks that threads run at the same time, repeatedly. function, address: the code, its argument."""
 
     def __init__(
         self,
@@ -177,9 +172,7 @@ class TaskGroup:
         self._view[PATIENT], self._view[WAKES] = (PATIENCE if wake else STEP_PATIENCE), int(wake)
 
     def begin(self) -> None:
-        """Begins a run of the tasks: sets the first thread's times of work and of waiting to 0, and limits
-        the threads.
-        """
+        """Begins a run of the tasks: sets the first thread's times to 0, and limits the threads."""
         self._worked = self._waited = 0
         self.limit()
 
@@ -189,18 +182,14 @@ class TaskGroup:
         self._view[MOST] = lateness.thread_limit(most) if lateness.was_late else most
 
     def lead(self) -> bool:
-        """Runs every task on the available threads; returns whether tasks have paused and must go on. Notes
-        threads that were late, so that later runs use fewer.
-        """
+        """Runs every task; returns whether some have paused. Notes late threads, to use fewer later."""
         self.limit()
         is_paused = bool(self.function.call(self.address))
         self.note()
         return is_paused
 
     def note(self) -> None:
-        """Records which threads were late in the latest run of the machine code (began late, or let others
-        wait), so that later runs use fewer threads.
-        """
+        """Records which threads were late in the latest run, so that later runs use fewer of them."""
         lateness, fields = self.pool.lateness, self._view
         if self._progress_view is None:
             self._worked += fields[WORKED]
@@ -238,9 +227,7 @@ class Lateness:
         return count if time.monotonic() >= self._until else min(count, self._limit)
 
     def limit_threads(self, limit: int) -> None:
-        """Limits calls to `limit` threads for a while, because the others were late; for twice as long as
-        last time if that is not long ago.
-        """
+        """Limits calls to `limit` threads for a while, twice as long as last time if that was just now."""
         self.was_late = Lateness.ever = True
         now = time.monotonic()
         is_repeated = now < self._until + self._seconds
@@ -274,9 +261,7 @@ class WorkerPool:
         self.lateness = Lateness()
 
     def join(self, worker: Worker) -> None:
-        """Adds a worker at the front of the list of the pool's workers, from which tasks take them. It is
-        called in the worker's own thread.
-        """
+        """Adds a worker, in its own thread, at the front of the pool's list, from which tasks take them."""
         with self._joining:
             del self._starting[:1]
             worker.set_next(int(self.list_head[0]))
@@ -332,9 +317,7 @@ class WorkerPool:
         return None if lateness.was_late else seconds
 
     def make_ready(self, count: int) -> None:
-        """Starts threads until there are `count` workers (threads that wait for tasks), and lets those that
-        sleep wake on other processors than the caller's.
-        """
+        """Starts threads up to `count` workers, and lets sleeping ones wake on other processors."""
         if len(self.workers) < count:
             self.grow(count)
         for worker in self.workers[-count:]:
@@ -342,9 +325,7 @@ class WorkerPool:
                 worker.exclude_current_processor()
 
     def grow(self, count: int) -> None:
-        """Starts threads until there are `count` workers. If the system refuses, calls run with fewer, and
-        no other is started for a while.
-        """
+        """Starts threads up to `count` workers; if the system refuses, none is started for a while."""
         now = time.monotonic()
         if now - self._refused < REFUSED:
             return

@@ -117,9 +117,7 @@ class Code(LineBuilder):
         return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs))
 
     def mul(self, lhs: Any, rhs: Any, name: str = "") -> Any:
-        """Writes code for the product of two integers, unless the present basic block has it already; none if
-        `rhs` is 1 or `lhs` 0. Returns the product.
-        """
+        """Writes the product of two integers, unless this basic block has it; none by 1 or of 0."""
         if rhs is integer(1) or lhs is integer(0):
             return lhs
         return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs))
@@ -238,9 +236,7 @@ class Code(LineBuilder):
         self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
 
     def prefetch(self, pointer: ir.Value, is_written: bool = False, level: int = 1) -> None:
-        """Writes a prefetch of the cache line at a pointer. is_written: whether the line will be written.
-        level: the cache that it is fetched into, 1 or 2.
-        """
+        """Writes a prefetch of a cache line into cache `level`, 1 or 2. is_written: whether it will be."""
         hints = (ir.Constant(I32, hint) for hint in (int(is_written), 4 - level, 1))
         self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
@@ -323,10 +319,7 @@ class Code(LineBuilder):
 
     @contextmanager
     def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
-        """Writes a loop around the code inside the `with`, as long as a condition is true.
-
-        holds: writes the condition, and returns it as a bool.
-        """
+        """Writes a loop around the code inside the `with`. holds: writes its condition, a bool."""
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         self.branch(head)
         self.position_at_end(head)
@@ -397,9 +390,7 @@ def is_single(type_: ir.Type) -> bool:
 
 
 def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
-    """Writes a load of `width` contiguous numbers of a dtype into a register; bool is a byte in memory.
-    align: the alignment of the pointer in bytes.
-    """
+    """Writes a load of `width` contiguous numbers. align: the alignment of the pointer in bytes."""
     element = MEMORY_TYPES[dtype]
     value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
     if dtype != "bool":
@@ -408,9 +399,7 @@ def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: in
 
 
 def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
-    """Writes a store of a register as contiguous numbers of a dtype; a bool becomes a byte in memory. align:
-    the bytes to which the pointer is known to be aligned.
-    """
+    """Writes a store of contiguous numbers. align: the alignment of the pointer in bytes."""
     if dtype == "bool":
         width = width_of(value)
         value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))

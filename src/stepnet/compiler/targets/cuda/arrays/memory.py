@@ -271,10 +271,7 @@ class CudaMemory:
     def paired(
         self, operation: str, first: DeviceArray, second: DeviceArray, pairs: PairPlaces, over: str
     ) -> DeviceArray:
-        """Computes values at pairs of steps, or sums over pairs: the operation "scores" or "mix".
-
-        over: "keys" or "queries" for "mix": what the sums are over.
-        """
+        """Computes "scores" or "mix" at pairs of steps. over: "keys" or "queries", for "mix"."""
         is_scores = operation == "scores"
         *heads, size = second.shape[1:]
         if is_scores:
@@ -330,9 +327,7 @@ class CudaMemory:
         return entry_of(self.kept, indices.tobytes(), lambda: put(self.device, indices), MOST_KEPT)
 
     def owners(self, offsets: Array) -> DeviceArray:
-        """Makes int64 indices on the device: for each entry the sequence that it is of. Those of few entries
-        are kept, by the offsets of the sequences.
-        """
+        """Makes int64 indices of the sequence of each entry; those of few entries are kept."""
         if offsets[-1] > MOST_OWNERS or len(offsets) > MOST_OWNERS:
             return self.found_owners(offsets)
         key = "owners", np.ascontiguousarray(offsets, np.int64).tobytes()
@@ -354,16 +349,12 @@ def word_of(row_bytes: int, *arrays: DeviceArray) -> int:
 
 
 def shift_of(count: int) -> int:
-    """Returns the number of times that 1 is to be doubled for the threads that share a row of `count`
-    elements: at least as many as those if that is at most `THREADS`.
-    """
+    """Returns how often 1 is doubled to the threads of a row of `count` elements, up to `THREADS`."""
     return min(max(count - 1, 0).bit_length(), THREADS.bit_length() - 1)
 
 
 def sum_dtype(how: str, dtype: str) -> str:
-    """Returns the dtype in which a reduction such as "sum" of numbers of a dtype is computed: float64 for the
-    mean of numbers that aren't floats.
-    """
+    """Returns the dtype of a reduction such as "sum": float64 for the mean of other than floats."""
     row = DTYPES[dtype]
     return "float64" if how == "mean" and row.kind != "float" else row.compute
 
@@ -375,9 +366,7 @@ def launch_over(device: Device, code: DeviceCode, threads: int, words: Sequence[
 
 
 def checked_indices(indices: Array, count: int) -> Array:
-    """Returns the indices of rows, with negative ones (which count from the end) made positive. Raises
-    `IndexError` for an index outside of `count` rows.
-    """
+    """Returns indices of rows counted from the start; raises `IndexError` outside of `count` rows."""
     if not len(indices):
         return indices
     low, high = int(indices.min()), int(indices.max())

@@ -13,9 +13,7 @@ from stepnet.ragged.positions import Positions
 
 @dataclass(frozen=True, eq=False)
 class DeviceLanes:
-    """A table of lanes on a device. groups: the groups of blocks. array: the words of `LaneTable.first`, of
-    which there are `count`, and then those of its lanes.
-    """
+    """A table of lanes on a device. array: the `count` words of `LaneTable.first`, then the lanes."""
 
     groups: int
     count: int
@@ -55,10 +53,7 @@ class DevicePositions:
         return {}
 
     def lanes(self, key: Hashable, reverse: bool, made: Callable[[], LaneTable]) -> DeviceLanes:
-        """Returns a table of lanes on the device, for sequences that run forward or backward.
-
-        key: of what it is for. made: makes the table at the first use.
-        """
+        """Returns a table of lanes on the device, which `made` makes at the first use, by a key."""
         if (key, reverse) not in self.tables:
             table = made()
             lanes = table.placed(self.positions, reverse)

@@ -263,9 +263,7 @@ class ProductWriter:
         )
 
     def write_tile(self, sums: Sequence[ir.Value], corner: Place, part: ir.Value, *, is_added: bool) -> None:
-        """Writes stores of the numbers of a thread that lie within the result. is_added: whether they are
-        added to those of the parts before, which lie there.
-        """
+        """Writes stores of a thread's numbers inside the result, added to those there if `is_added`."""
         writer, pointer = self.writer, self.writer.pointer("target")
         for number, value in enumerate(sums):
             there, here, inside = self.place(writer.number(number), corner)
@@ -281,9 +279,7 @@ class ProductWriter:
         return self.form.dtype if self.form.is_split else self.form.target
 
     def place(self, number: ir.Value, corner: Place) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Writes the row and the column of a number of the thread, and whether they lie within the result.
-        corner: the row and the column where the tile begins.
-        """
+        """Writes row and column of a number of the thread in a tile, and whether they are in the result."""
         writer, (down, across) = self.writer, self.share.place(number)
         there, here = writer.add(corner[0], down), writer.add(corner[1], across)
         inside = writer.icmp_signed("<", there, writer.word("rows"))

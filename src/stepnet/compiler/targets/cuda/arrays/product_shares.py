@@ -70,9 +70,7 @@ class PlainShare:
         return min(count, 4, 16 // size_of(self.numbers))
 
     def starts(self, index: ir.Value, count: int, threads: int) -> list[ir.Value]:
-        """Writes where the groups of a thread begin along an axis, which `threads` threads share. index: the
-        number of the thread among those. count: its numbers.
-        """
+        """Writes where the groups of thread `index` begin along an axis that `threads` threads share."""
         writer, group = self.numbers.writer, self.group(count)
         first = writer.mul(index, writer.number(group))
         return [writer.add(first, writer.number(n * group * threads)) for n in range(count // group)]

@@ -94,9 +94,7 @@ def compute_by(
     tile: ProductTile,
     is_split: bool,
 ) -> None:
-    """Fills an array with a product of matrices, by tiles of a shape. The parameters are those of `computed`
-    and of `ProductForm`.
-    """
+    """Fills an array with a product of matrices, by tiles. Parameters: of `computed`, `ProductForm`."""
     counts, (rows, columns), device = parts_of(terms), matrix_of(out), out.device
     parts, (left, right, _) = sum(counts), terms[0]
     form = ProductForm(left.dtype, right.dtype, out.dtype, len(terms), is_transposed, way, tile, is_split)

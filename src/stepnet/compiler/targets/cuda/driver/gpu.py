@@ -75,10 +75,7 @@ class StateOfThread(threading.local):
 
 
 class CudaDevice:
-    """A GPU. It may be used from any thread.
-
-    number: of the GPU, as the driver counts.
-    """
+    """A GPU, by the driver's number of it. It may be used from any thread."""
 
     def __init__(self, number: int = 0, library: CudaLibrary | None = None) -> None:
         """Retains the primary context of a GPU. library: the driver, loaded by default.
@@ -140,9 +137,7 @@ class CudaDevice:
 
     @contextmanager
     def in_context(self) -> Generator[None]:
-        """Context in which the context of this GPU is that of the thread, for several calls of the driver.
-        Raises `DeviceError` as `result` does.
-        """
+        """Context in which this GPU's context is that of the thread; raises `DeviceError`."""
         if self.lost or os.getpid() != self.process:
             self.refuse()
         functions, own = self.functions, self.own
@@ -223,7 +218,7 @@ class CudaDevice:
         return status.value != 0
 
     def refuse_capture(self, what: str) -> None:
-        """Raises `DeviceError` during a capture. what: that which a graph cannot do, for the message."""
+        """Raises `DeviceError` while a CUDA graph is captured. what: the work that it cannot hold."""
         if self.own.is_capturing:
             raise DeviceError(
                 f"{what} while a CUDA graph is captured: run this call once before the capture, with the "
@@ -252,9 +247,7 @@ class CudaDevice:
 
     @contextmanager
     def forked(self) -> Generator[Fork]:
-        """Context in which this thread may give work to side streams; at its end they are joined, and then
-        the memory is freed that several of them had.
-        """
+        """Context in which this thread may use side streams, which are joined at its end."""
         assert self.own.fork is None, "a fork has no forks"
         with self.lock:
             fork = Fork(noted_order(self), self.ordered())
@@ -308,9 +301,7 @@ class CudaDevice:
         return pool
 
     def allocate(self, count: int) -> int:
-        """Allocates `count` bytes, aligned to 256; returns their address. Raises `MemoryError` with the
-        numbers of bytes if there is no room.
-        """
+        """Allocates bytes, aligned to 256; returns the address, or raises `MemoryError`."""
         self.refuse_capture("memory of the GPU cannot be allocated")
         address = ctypes.c_uint64()
         with self.lock:
@@ -341,9 +332,7 @@ class CudaDevice:
         return address.value
 
     def free(self, address: int) -> None:
-        """Frees memory, once the work given so far is done. Does nothing in a forked process, and if the
-        context is lost or the driver has ended.
-        """
+        """Frees memory once given work is done; nothing after a fork, or without a context or driver."""
         if self.lost or os.getpid() != self.process:
             return
         if self.own.is_capturing:

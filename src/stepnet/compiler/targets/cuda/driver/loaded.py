@@ -66,9 +66,7 @@ class LoadedKernels:
             self.by_code.pop(self.gone.popleft()).codes -= 1
 
     def unload_unused(self) -> None:
-        """Unloads the kernels of codes that do not exist any more, once all work given so far is done; none
-        while there are side streams, which may still run them.
-        """
+        """Unloads kernels without codes, once given work is done; none while there are side streams."""
         if self.device.forks:
             return
         unused = {key: kernel for key, kernel in self.by_key.items() if not kernel.codes}

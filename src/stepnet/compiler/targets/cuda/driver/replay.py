@@ -32,10 +32,7 @@ THREAD_LOCAL = 1
 
 
 class GpuWork:
-    """Work of a GPU that was noted, with the arguments of the driver's functions.
-
-    kept: what must exist as long as the work may run.
-    """
+    """Noted work of a GPU, as calls of the driver. kept: what must exist as long as it may run."""
 
     def __init__(self, device: Any, work: Sequence[DeviceWork], kept: object) -> None:
         """Loads the kernels, and prepares the arguments, for a `CudaDevice` whose lock the caller holds."""
@@ -73,9 +70,7 @@ class GpuWork:
         return tuple(made)
 
     def launch(self, piece: DeviceWork, at: int) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
-        """Returns the function that launches a kernel, with its arguments before the stream and after it. at:
-        the place of the kernel's arguments among the words.
-        """
+        """Returns the call that launches a kernel. at: its arguments' place among the words."""
         code = piece.code
         assert code is not None
         sizes = self.device.kernels.of(code).handle, piece.count, 1, 1, code.threads, 1, 1, code.shared
@@ -85,9 +80,7 @@ class GpuWork:
         return "cuLaunchKernel", sizes, (pointers, None)
 
     def move(self, piece: DeviceWork, at: int) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
-        """Returns the function that clears or copies bytes, with its arguments, as `launch` does. Addresses
-        are views of the words.
-        """
+        """Returns the call that clears or copies bytes, as `launch` does; addresses are in the words."""
         first = pointer(self.words) + 8 * at
         addresses = [ctypes.c_uint64.from_address(first + 8 * place) for place in range(len(piece.bases))]
         if piece.kind == "clear":
@@ -115,9 +108,7 @@ class GpuWork:
                 device.fail(name, error)
 
     def give(self, stream: int) -> tuple[str, int]:
-        """Calls the driver's functions one after the other, for a stream and its side streams; returns the
-        last one and its error, 0 for none.
-        """
+        """Calls the driver's functions for a stream; returns the last one and its error, 0 for none."""
         name, streams = "", (stream, *self.sides)
         for name, function, before, number, after in self.calls:
             if error := function(*before, streams[number], *after):

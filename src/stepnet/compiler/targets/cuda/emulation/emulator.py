@@ -191,9 +191,7 @@ class EmulatedDevice:
         self.give_copy("a copy of zeros", address, pointer(zeros), zeros)
 
     def give_copy(self, name: str, target: int, source: int, count: "int | Array") -> None:
-        """Gives a copy from one address to another. count: the bytes, or the array of the host that one of
-        the addresses is of.
-        """
+        """Gives a copy between addresses. count: the bytes, or the array of the host at one of them."""
         target, source = int(target), int(source)  # integers that keep nothing allocated
         copied = partial(move, target, source, count)  # which keeps the array
         if self.own.streams is None:
@@ -227,9 +225,7 @@ class EmulatedDevice:
             self.give(code.name, given, lambda: self.watched(code, blocks, given))
 
     def watched(self, code: DeviceCode, blocks: int, words: Sequence[int]) -> list[Access]:
-        """Runs a kernel to its end; returns its accesses: it writes the blocks that it changes, and reads all
-        others that its words are addresses in.
-        """
+        """Runs a kernel; returns its accesses: it writes blocks that it changes, reads all others."""
         places = {block for word in words if (block := self.block_of(word)) is not None}
         before = {place: self.memory[place].contents() for place in places}
         self.run(code, blocks, words)
@@ -267,9 +263,7 @@ class EmulatedDevice:
         """
 
         def run(memory: Sequence[int]) -> None:
-            """Does all the work. memory: the address of each memory. Raises `DeviceError` for side streams
-            that the main one does not wait for.
-            """
+            """Does all the work; raises `DeviceError` for side streams that the main one does not await."""
             self.own.count += 1
             streams, marks = EmulatedStreams((self.seed, self.own.count)), dict[int, Clock]()
             for work in calls:
@@ -303,10 +297,7 @@ def move(target: int, source: int, count: "int | Array") -> None:
 
 
 class Guarded:
-    """Memory with bytes before and after it that no kernel may change.
-
-    address: of the first byte, a multiple of 256. count: the bytes.
-    """
+    """Memory of `count` bytes, at a multiple of 256, between bytes that no kernel may change."""
 
     def __init__(self, count: int) -> None:
         """Allocates `count` bytes, all of them poisoned."""

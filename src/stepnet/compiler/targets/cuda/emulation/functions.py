@@ -137,9 +137,7 @@ def linked_with_each() -> bytes:
 
 
 def called() -> tuple[str, list[bytes], frozenset[str]]:
-    """Returns all other functions and the scheduler: a module as text, others as LLVM's bitcode, and the
-    names of the functions.
-    """
+    """Returns all other functions and the scheduler, as text or bitcode, and functions' names."""
     products = [emulated_mma(depth) for depth in (8, 16)]
     others = [scheduler(), *products, *map(remainder, REMAINDERS), half_precision()]
     text = FIELD_TEXT + SHORT + OTHERS + SWITCHING + switching()
@@ -148,9 +146,7 @@ def called() -> tuple[str, list[bytes], frozenset[str]]:
 
 
 def half_precision() -> str:
-    """Returns the functions that LLVM calls for casts between float16 and float32, as some processors have no
-    instructions for them.
-    """
+    """Returns the functions that LLVM calls for casts between float16 and float32."""
     module, half, single = ir.Module(), ir.HalfType(), ir.FloatType()
     types = {"__extendhfsf2": (single, half), "__truncsfhf2": (half, single)}
     for name, (result, argument) in types.items():

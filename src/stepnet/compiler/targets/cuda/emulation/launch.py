@@ -59,9 +59,7 @@ class Launch:
         }
 
     def run(self, seed: int) -> None:
-        """Runs all fibers to their end. Raises `DeviceError` if they wait for each other for ever, and for
-        writes beyond the end of shared memory.
-        """
+        """Runs all fibers; raises `DeviceError` for endless waiting, and for writes out of bounds."""
         kernel = emulated_kernel(self.code)
         stacks = STACKS.take((self.count + 1) * SLOT, zeroed=False)
         begin = -(-pointer(stacks) // SLOT) * SLOT

@@ -28,10 +28,7 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamWork:
-    """A piece of work of a stream. run: does it, and returns the accesses of blocks.
-
-    clock: what is ahead of it, and itself.
-    """
+    """Work of a stream. run: does it, returns its accesses. clock: what is ahead of it, and itself."""
 
     name: str
     stream: int
@@ -87,9 +84,7 @@ class EmulatedStreams:
         )
 
     def check(self, work: StreamWork, access: Access) -> None:
-        """Raises `DeviceError` if a block that a piece of work has accessed is also accessed by work of
-        another stream, and one of them writes.
-        """
+        """Raises `DeviceError` if another stream accesses a block of this work, and one writes it."""
         earlier = self.accesses.setdefault(access.block, [])
         for other, writes in earlier:
             if (writes or access.writes) and not work.is_behind(other):

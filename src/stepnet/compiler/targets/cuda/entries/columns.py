@@ -262,9 +262,7 @@ class ColumnWriter:
         sums: list[list[Value]],
         dtype: str,
     ) -> list[list[Value]]:
-        """Writes the products of one left side, as integers with a scale for each vector, and a column of
-        some matrices, as integers with a scale for each column.
-        """
+        """Writes the products of a left side of scaled integers and a column of scaled integers."""
         code, writer = self.code, self.writer
         factor_slot, scale_slot = self.scales[left]
         factors = [writer.read_slot(factor_slot, vector.row, vector.place) for vector in vectors]

@@ -37,10 +37,7 @@ class Source:
 
 @dataclass(frozen=True)
 class ValueSlot:
-    """The place of a stored value: [rows of the block][size].
-
-    pointer: of its first byte. share: which of the elements are stored; None for all.
-    """
+    """The place of a stored value, [rows][size]. share: the stored elements; None for all."""
 
     pointer: Value
     dtype: str
@@ -128,9 +125,7 @@ class ElementWriter:
         slots: Mapping[int, ValueSlot],
         aligned: int = 1,
     ) -> None:
-        """Takes the net, the arrays that can be read, and the places of stored values, by node; and the bytes
-        to which these arrays are known to be aligned.
-        """
+        """Takes a net, arrays to read, and places of stored values; the alignment of these arrays."""
         self.code, self.net, self.sources, self.slots, self.aligned = code, net, sources, slots, aligned
         self.values, self.selections = dict[tuple[int, int], Value](), selections_of(net)
 
@@ -163,9 +158,7 @@ class ElementWriter:
     # ---- elements
 
     def element(self, number: int, place: Place, row: RowOfThread, own: bool = False) -> Value:
-        """Writes an element of a node; returns its register. own: whether this is the statement of the node
-        itself, which computes it also if it is stored.
-        """
+        """Writes an element of a node; returns its register. own: in the statement of the node itself."""
         key = number, id(place.flat)  # the instructions keep the index alive
         if key not in self.values:
             self.values[key] = self.written(number, place, row, own)
@@ -294,9 +287,7 @@ def uniform(node: Node) -> np.ndarray | None:
 
 
 def progression(node: Node) -> tuple[int, int] | None:
-    """Returns the first number and the step of a constant whose elements are 64-bit integers at one distance,
-    as of np.arange; None for any other node.
-    """
+    """Returns first number and step of a constant as of np.arange, of int64; None for others."""
     numbers = node.attributes["value"].value.ravel() if node.operation == "constant" else np.zeros(0)
     if numbers.dtype != np.int64 or numbers.size < 2:
         return None
@@ -324,9 +315,7 @@ def literal(dtype: str, number: np.ndarray) -> Value:
 
 
 def combined(code: PlaceWriter, operation: str, a: Value, b: Value) -> Value:
-    """Writes the combination of two numbers by a reduction or a scan: "sum", "max", "min", "cumsum" or
-    "cumprod"; of two bools for the largest, "or".
-    """
+    """Writes "sum", "max", "min", "cumsum" or "cumprod" of two numbers; largest bools by "or"."""
     names = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "cumprod": "multiply"}
     name = names[operation]
     if a.type == ir.IntType(1):

@@ -74,9 +74,7 @@ class EntryWriter(ElementWriter):
         return node.inputs[0] if node.operation == "result" else statement.number
 
     def loop_of(self, together: list[Statement], row: RowOfThread, store: Store) -> None:
-        """Writes the loop of some elementwise statements of one size, of some products, of the largest
-        numbers of a value and their places, or of one other statement.
-        """
+        """Writes the loop of elementwise statements, products, largest numbers, or another statement."""
         statement, node = together[0], self.net.nodes[together[0].number]
         columns = ColumnWriter(self, self.share, self.scales, row)
         reductions = self.reductions(row)

@@ -32,10 +32,7 @@ TURNS = 4
 
 
 class ReductionWriter:
-    """Writer of the reductions and scans of an entry, for the row of a thread.
-
-    share: how the threads share the rows of the block, and so the elements of each.
-    """
+    """Writer of reductions and scans for a thread's row. share: how threads share elements."""
 
     def __init__(self, writer: ElementWriter, share: RowShare, row: RowOfThread) -> None:
         """Takes the writer of the entry, the elements of the thread, and its row."""
@@ -43,9 +40,7 @@ class ReductionWriter:
         self.first, self.step, self.row = share.first, share.per_row, row
 
     def write_results(self, together: list[Statement]) -> None:
-        """Writes the results of a reduction: each by the lanes of a warp, or by a thread from a few sums. The
-        largest numbers and their places are found together.
-        """
+        """Writes results of a reduction, by the lanes of a warp, or by a thread from a few sums."""
         code, writer, statement = self.code, self.writer, together[0]
         nodes = [self.net.nodes[each.number] for each in together]
         node = next((each for each in nodes if each.operation == "argmax"), nodes[0])

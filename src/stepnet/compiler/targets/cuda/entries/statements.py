@@ -337,9 +337,7 @@ class Statements:
     # ---- memories
 
     def rewrite_early(self) -> None:
-        """Marks the memories that others still read when their next value is computed: these values are
-        stored, and copied after all else.
-        """
+        """Marks memories that others still read when their next value is made, to be copied last."""
         statements = self.with_levels()
         for memory, following in self.memories.items():
             own = [s for s in statements if s.number == following and s.kind == "elementwise"]

@@ -111,9 +111,7 @@ class GridLoopWriter(LoopWriter):
         return GridEntryWriter(self, slots, targets, found)
 
     def store_of(self, writer: EntryWriter) -> Store:
-        """Makes the function that writes the stores of a step's element: to outputs and memories. A memory of
-        a sequence that has ended moves on unchanged.
-        """
+        """Makes what writes a step's outputs and memories; a memory of an ended sequence moves on."""
         code = self.code
         assert isinstance(writer, GridEntryWriter)
 

@@ -30,10 +30,7 @@ PIECE = 4
 
 
 def vectors_of_thread(vectors: int, columns: int, results: int) -> int:
-    """Returns how many vectors a thread multiplies with a column of each result of a product.
-
-    vectors: of all rows. columns: of the block.
-    """
+    """Returns how many vectors, of all rows, a thread multiplies with a column of each result."""
     return next(
         count
         for count in ABREAST
@@ -55,10 +52,7 @@ class Areas:
 
 
 class GridColumnWriter(ColumnWriter):
-    """Writer of the products of the columns of a block.
-
-    grid: the share of the blocks. areas: in shared memory. first: the first unit of the block.
-    """
+    """Writer of products of a block's columns. areas: in shared memory. first: its first unit."""
 
     def __init__(
         self,
@@ -119,9 +113,7 @@ class GridColumnWriter(ColumnWriter):
             code.write(four, code.at(area, offset), 16)
 
     def column_of(self, index: Value, columns: int) -> tuple[Value, Value]:
-        """Writes the column of a matrix that is a column of the block, and whether the matrix has it, and the
-        block its unit. columns: of the matrix.
-        """
+        """Writes the matrix column that is a column of the block, whether it exists, and its unit."""
         code = self.code
         part, place = code.divided(index, self.grid.own)
         unit = code.summed(self.first, place)

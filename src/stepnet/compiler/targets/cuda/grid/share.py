@@ -80,9 +80,7 @@ class Ownership:
 
     @cached_property
     def uneven(self) -> frozenset[int]:
-        """The results of products, of several vectors of no multiple of the units: an element of one does not
-        belong to the unit of its column.
-        """
+        """The results of products whose elements do not belong to the units of their columns."""
         shapes = {
             s.number: self.net.nodes[s.number].type.shape
             for s in self.statements.all_statements()
@@ -118,9 +116,7 @@ class Ownership:
 
     @cached_property
     def reduced_alone(self) -> frozenset[int]:
-        """The short stored values that reductions alone read: each block computes all of them, so that blocks
-        need not meet before it reduces them.
-        """
+        """Short stored values for reductions alone: each block computes all, so that none waits."""
         statements, read = self.statements, dict[int, set[str]]()
         listed = statements.all_statements()
         for statement in listed:

@@ -52,9 +52,7 @@ class TileAreas:
 
 @dataclass(frozen=True)
 class Item:
-    """The work of a warp: the part of the sums, the tile of columns, the first tile of vectors, and the place
-    of the tile among those whose sums lie in shared memory.
-    """
+    """Work of a warp: part of sums, tile of columns, first tile of vectors, place among tiles."""
 
     part: Value
     tile: Value

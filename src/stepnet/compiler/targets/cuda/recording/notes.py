@@ -106,9 +106,7 @@ class CallNotes:
         return replace(array, owner=self.known(array))
 
     def result(self, array: DeviceArray) -> tuple[DeviceArray, ResultPlace | None]:
-        """Returns a result as the caller gets it, and its place; None, and a reason in `refused`, if its
-        memory is not that of a value of this call.
-        """
+        """Returns a result and its place; None, with a reason in `refused`, for other memory."""
         owner = array.owner
         if not isinstance(owner, CallMemory) or owner.notes is not self or owner.count < 0:
             self.refused = self.refused or "a result is no value of the call"
@@ -134,9 +132,7 @@ class CallNotes:
             self.add("copy", (target, source), count)
 
     def write(self, address: int, array: Array) -> None:
-        """Refuses notes of a call that the host gives numbers, unless the memory is no other in later calls:
-        positions do not depend on the arrays of a call.
-        """
+        """Refuses notes of a call that the host gives numbers of this call's arrays."""
         if self.placed(address)[0] >= 0:
             self.refused = self.refused or WRITES
 
@@ -161,9 +157,7 @@ class CallNotes:
             self.work.append(DeviceWork(kind, bases, offsets, count, code, stream))
 
     def placed(self, word: int) -> tuple[int, int]:
-        """Returns the number of the memory that an address lies in, and how many bytes behind its beginning;
-        -1 and the word for one that is the same in later calls.
-        """
+        """Returns an address' memory number and offset there; -1 and the word for a constant one."""
         if not isinstance(word, Address):
             return -1, int(word)
         owner = word.owner

@@ -131,10 +131,7 @@ def numbered(owner: Any) -> int:
 
 @dataclass(frozen=True, eq=False)
 class RecordedKernel:
-    """Kernel of a schedule on a device, whose calls are recorded.
-
-    schedule: the schedule. parts: its kernel, which runs part by part. memory: that of the device.
-    """
+    """Kernel whose calls are recorded. parts: its kernel, part by part. memory: the device's."""
 
     schedule: Schedule
     parts: Kernel
@@ -202,9 +199,7 @@ class RecordedBound(CalledKernel):
         return self.inner.ends_early
 
     def rebind(self, parameters: Sequence[Any]) -> bool:
-        """Replaces the parameters, for later calls. Returns False if they were of the host and are of the
-        device, or the other way round.
-        """
+        """Replaces the parameters; returns False if they moved between host and device."""
         arguments = self.on_device(parameters)
         if bool(arguments) != bool(self.arguments):
             return False
@@ -247,9 +242,7 @@ class RecordedBound(CalledKernel):
         return LARGE if call.positions.key is None else ""
 
     def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
-        """Prepares calls with other arrays at the positions of this one; None for those of any lengths, and
-        for those that are not recorded.
-        """
+        """Prepares calls at these positions; None for any lengths, and for calls not recorded."""
         if layout is not None or self.refused(call):
             return None
         form, shapes = WorkForm.of(call, self.kernel.counts_steps), [each.shape for each in call.sequences]
@@ -267,10 +260,7 @@ class RecordedBound(CalledKernel):
         return PreparedCall(run, 0)
 
     def run(self, like: Call, form: "WorkForm", given: OptionalArrays) -> Results:
-        """Runs a call, as it was recorded if it is known.
-
-        like: the call, of which the arrays are not read. form: what its work depends on. given: its arrays.
-        """
+        """Runs a call, as recorded if it is known. form: what its work depends on. given: its arrays."""
         if self.has_changed or all(array is None for array in given):
             return self.in_parts(form.call(like, given), CHANGES if self.has_changed else NOTHING)
         arguments, is_host = self.arguments, not has_buffers(given)
@@ -348,9 +338,7 @@ class WorkForm(NamedTuple):
         return [np.ascontiguousarray(call.step_offset, np.int64)] if self.counts_on else []
 
     def call(self, like: Call, given: Sequence[Any]) -> Call:
-        """Returns a call of this form on other arrays: sequences, then initial memories, then statics, and at
-        last the steps in earlier calls if it counts on.
-        """
+        """Returns a call of this form on other arrays, in the order of a net's inputs."""
         first, last, end = self.sequences, self.sequences + self.initial, len(given) - self.counts_on
         kinds = {"sequences": given[:first], "initial": given[first:last], "statics": given[last:end]}
         return replace(like, **kinds, step_offset=given[-1] if self.counts_on else None)

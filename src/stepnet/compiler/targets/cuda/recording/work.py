@@ -90,9 +90,7 @@ def rooms_of(numbers: Sequence[int], shared: slice) -> list[list[int]]:
 
 
 def moved(piece: DeviceWork, known: dict[int, tuple[int, int]]) -> DeviceWork:
-    """Returns a piece of work with other numbers of memory. known: for each number the new one, and how many
-    bytes behind its beginning the memory lies.
-    """
+    """Returns work with other numbers of memory, by `known`: the new ones, and offsets in them."""
     if not piece.bases:
         return piece
     pairs = zip(piece.bases, piece.offsets, strict=True)
@@ -116,10 +114,7 @@ class Span(NamedTuple):
 
 
 def spans_of(work: Sequence[DeviceWork], others: Container[int]) -> dict[int, Span]:
-    """Returns for each value in the arena when it is needed.
-
-    others: the numbers of memory that is not in the arena.
-    """
+    """Returns when each value in the arena is needed. others: numbers of other memory."""
     streams = range(1 + max((piece.stream for piece in work), default=0))
     clocks = [[0 for _ in streams] for _ in streams]  # for each stream what is ahead of its next piece
     marks, spans = dict[int, list[int]](), dict[int, Span]()

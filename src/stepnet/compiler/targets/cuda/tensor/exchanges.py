@@ -184,9 +184,7 @@ class ExchangeWriter(PlacesWriter):
         return [words for words, _ in tagged]
 
     def read_direct(self, left: int, parity: Value, operands: Sequence[Value]) -> list[Elements]:
-        """Writes reads of the thread's numbers of operands of values from the second cache, where other
-        blocks have published them.
-        """
+        """Writes reads of the thread's operands of values that other blocks published in L2."""
         found = list[Elements]()
         for operand in operands:
             numbers = list[Value]()

@@ -13,9 +13,7 @@ from stepnet.compiler.targets.cuda.stored import MULTIPLIED
 
 
 def narrow(body: Net, width: int) -> Net | None:
-    """Returns a net in which all computed values of a multiple of `width` features are computed in parts of
-    this width; None if there is one that cannot be.
-    """
+    """Returns a net with values of multiples of `width` in such parts; None if one cannot be."""
     writer = PartWriter(body, width)
     if not all(writer.write(number) for number in range(len(body.nodes))):
         return None
@@ -24,10 +22,7 @@ def narrow(body: Net, width: int) -> Net | None:
 
 
 class PartWriter:
-    """Writer of a net whose wide values are in parts.
-
-    copies: the new numbers of values, by old number. parts: those of the parts of wide values.
-    """
+    """Writer of a net with wide values in parts. copies: new numbers. parts: of wide values."""
 
     def __init__(self, body: Net, width: int) -> None:
         """Begins the net. width: of a part."""

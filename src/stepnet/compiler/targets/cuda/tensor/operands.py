@@ -22,9 +22,7 @@ def halves(code: KernelWriter, x: Value, count: int) -> list[Value]:
 
 
 def thirds(code: KernelWriter, pair: list[Value], count: int) -> list[Value]:
-    """Writes two numbers as sums of two or three numbers of bfloat16, largest first, each cut off. Three are
-    as much as a number of float32. A register has one of both.
-    """
+    """Writes two numbers as sums of two or three of bfloat16, cut off, a register for both."""
     found: list[Value] = [code.function_call("pack_cut", F32, pair)]
     for _ in range(count - 1):
         pair = [code.fsub(x, code.function_call("cut", F32, [x])) for x in pair]

@@ -172,9 +172,7 @@ class PlacesWriter(KernelWriter):
         )
 
     def done(self, rows: Elements, before: Elements) -> Elements:
-        """Writes the steps that sequences did in earlier turns and calls, if the step reads its number.
-        before: those in earlier turns.
-        """
+        """Writes the steps of earlier turns, `before`, and calls, if the step reads its number."""
         zeros: Elements = [self.number(0)] * len(rows)
         if not self.step.indices:
             return zeros
@@ -209,9 +207,7 @@ class PlacesWriter(KernelWriter):
         return found
 
     def frames(self, its: TensorPlaces, t: Value) -> Elements:
-        """Writes loads of the step's values of all sequences; beyond the end of a sequence, its last ones.
-        Plain units keep the entries ahead of them.
-        """
+        """Writes loads of the step's values of sequences; beyond an end, the last ones."""
         at = self.entries(its, t)
         frames = [*at] if self.shape.is_plain else list[Value]()
         for n in self.step.read_sequences:
@@ -260,9 +256,7 @@ class PlacesWriter(KernelWriter):
         return word if within is None else self.add(word, within)
 
     def fragment_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
-        """Writes the offset in bytes of an element of a left operand that is read directly. Elements that a
-        lane reads at once lie side by side.
-        """
+        """Writes the offset of an element of a left operand; those that a lane reads lie together."""
         number, depth = self.number, self.shape.fragment(left)
         eighth, of_lane = self.lshr(row, number(3)), depth // 4
         within = self.and_(unit, number(depth - 1))

@@ -65,9 +65,7 @@ class TensorProductWriter(ExchangeWriter):
         return self.select(inside, value, ZERO)
 
     def load_operand(self, each: UnitSum, gate: int, place: int, rows: StepRows, k: int) -> Operand:
-        """Writes the load of a warp's operand number k of some rows of a matrix, to registers or to shared
-        memory; returns the registers or the address.
-        """
+        """Writes the load of a warp's operand k of a matrix; returns its registers or address."""
         number, numbers = self.number, self.shape.numbers(each)
         units = [self.add(self.tile, self.add(self.quad, number(8 * (r & 1)))) for r in range(4)]
         first_k = self.first_k(each, each.lefts[place])
@@ -82,9 +80,7 @@ class TensorProductWriter(ExchangeWriter):
         return weights if away < 0 else self.put_away(weights, away)
 
     def put_away(self, weights: Elements, away: int) -> Value:
-        """Writes the store of the thread's registers of an operand to shared memory; returns the address.
-        away: the operands there before it.
-        """
+        """Writes the store of an operand to shared memory, behind those `away`; returns the address."""
         number, four = self.number, ir.Constant(FOUR, ir.Undefined)
         for r in range(4):
             four = self.insert_element(four, weights[r], ir.Constant(I32, r))
@@ -116,9 +112,7 @@ class TensorProductWriter(ExchangeWriter):
         return [high, self.function_call("tf32_by", F32, [self.fsub(register, high), self.half])]
 
     def know_step(self, t: Value) -> None:
-        """Writes a zero and half of the last digit of tf32 that compilers do not know, as they are made of
-        the upper bits of the number of a step.
-        """
+        """Writes a zero and half of tf32's last digit that compilers do not know, by the step."""
         zero = self.lshr(t, self.number(48))
         self.zero, self.half = self.low(zero), self.low(self.add(zero, self.number(TF32_HALF)))
 

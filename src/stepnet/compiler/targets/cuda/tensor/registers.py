@@ -61,9 +61,7 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
 
 
 def read_directly(shape: TensorShape) -> int:
-    """Returns the registers for values read from the second cache: twice the values of one read, as the next
-    ones are read while these are multiplied.
-    """
+    """Returns registers for reads of the second cache: two reads, as the next one overlaps."""
     numbers = [
         shape.read_at_once(each) * shape.fragment(left) // 4
         for each in shape.step.sums.values()
@@ -74,9 +72,7 @@ def read_directly(shape: TensorShape) -> int:
 
 
 def operand_registers(shape: TensorShape, column: Literal["resident", "unsplit"]) -> int:
-    """Returns the registers of an operand of weights by a column of the facts of numbers, the most if
-    products multiply different numbers; 4 where plain units multiply.
-    """
+    """Returns the registers of an operand of weights, the most of all products; 4 for plain units."""
     if shape.is_plain:
         return 4
     return max((getattr(facts, column) for facts in shape.multiplied), default=4)

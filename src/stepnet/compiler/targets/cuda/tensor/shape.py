@@ -198,9 +198,7 @@ class TensorShape:
         return self.warps * LANES
 
     def numbers(self, each: UnitSum) -> Numbers:
-        """Returns the number format of a product: of its encoded or stored weights, or else of the schedule.
-        Sums over units have the digits of float32.
-        """
+        """Returns a product's number format: of its weights, or the schedule's. Sums are as float32."""
         if not each.rights:
             return "sums"
         if each.weights == "bfloat16":
@@ -212,9 +210,7 @@ class TensorShape:
         return FACTS[self.numbers(each)]
 
     def depth(self, each: UnitSum, left: int) -> int:
-        """Returns the instructions of the tensor cores along k, of one warp, for a left operand of a sum; for
-        plain units the reads of 4 numbers.
-        """
+        """Returns a warp's instructions along k for a left operand; for plain units reads of 4 numbers."""
         if self.is_plain:
             return self.width // (4 * self.schedule.parts)
         share, size = self.facts(each).depth * self.schedule.parts, self.step.size(left)
@@ -274,9 +270,7 @@ class TensorShape:
         return {*self.step.lefts} - self.summed if self.schedule.places == 0 else set[int]()
 
     def read_at_once(self, each: UnitSum) -> int:
-        """Returns the operands along k whose values a warp reads from the second cache at a time, for a sum:
-        more where few products take the time of the next reads.
-        """
+        """Returns the operands along k that a warp reads at a time, more where products are few."""
         is_short = self.abreast > 1 and each.results == 1
         return max(1, READ_AT_ONCE * (1 + is_short) // self.abreast)
 
@@ -291,9 +285,7 @@ class TensorShape:
         return max(1, self.schedule.places)
 
     def fragment(self, left: int) -> int:
-        """Returns the units of a left operand that an operand of values has, where it is read directly: 8 or
-        16; 0 if the sums that read it differ in this.
-        """
+        """Returns the units per operand where a left operand is read directly: 8 or 16; 0 if mixed."""
         depths = {self.facts(each).depth for each in self.step.sums.values() if left in each.lefts}
         return depths.pop() if len(depths) == 1 else 0
 
@@ -348,9 +340,7 @@ class TensorShape:
 
     @property
     def exchange_bytes(self) -> int:
-        """The bytes of the memory through which the blocks of a group exchange values: two places for each
-        left operand, and tags are as large.
-        """
+        """The bytes through which blocks exchange values: two places for each operand, and tags."""
         tags = {"grid": 1, "tagged": 2}.get(self.schedule.exchange, 0)
         return 2 * tags * sum(map(self.published_bytes, self.step.lefts))
 

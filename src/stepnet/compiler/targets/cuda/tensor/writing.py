@@ -160,9 +160,7 @@ class TensorLoopWriter(PlainProductWriter):
         return [splat(register_type(self.step.dtype(n), 1), 0)] * self.shape.elements
 
     def initial(self, place: int, its: TensorPlaces, before: list[Value]) -> Elements:
-        """Writes a memory ahead of the first step of a turn: the initial memory, or zeros, for sequences that
-        begin, and `before` for sequences that go on.
-        """
+        """Writes a memory ahead of a turn: initial or zeros where sequences begin, else `before`."""
         n, name = self.step.memories[place], f"h{place}"
         given = self.step.dtypes.initial[place]
         begun = self.either(
@@ -297,9 +295,7 @@ class TensorLoopWriter(PlainProductWriter):
     def write_outputs(
         self, its: TensorPlaces, t: Value, values: dict[int, Elements], live: Elements, at: Elements | None
     ) -> None:
-        """Writes stores of the step's outputs, of the sequences that have not ended. at: the entries of the
-        step, if they are known.
-        """
+        """Writes stores of outputs of sequences that go on. at: the entries of the step, if known."""
         if self.step.flag is not None:
             self.count_step(its, t, live)
         if not self.step.outputs:

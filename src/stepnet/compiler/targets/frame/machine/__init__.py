@@ -4,10 +4,10 @@ FrameProgram --code--> LLVM module --LLVM--> object --archive--> static library
                                                     --wasm_modules--> WebAssembly module
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepnet.compiler.targets.frame.machine.platforms import DEVICES, DevicePlatform
-from stepnet.compiler.values.fork_guard import imported_late
+from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
     from stepnet.compiler.targets.frame.machine.code import compiled_text, module_of
@@ -26,17 +26,10 @@ __all__ = [
     "wasm_module",
 ]
 
-HOMES = {
-    "MachineProgram": "interface",
-    "compiled_text": "code",
-    "module_of": "code",
-    "sizes_of_code": "code_sizes",
-    "taken_by": "code_sizes",
-    "wasm_module": "wasm_modules",
-}
-"""The modules of names that are imported at their first use, as they need llvmlite."""
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name in `HOMES` at its first use; raises `AttributeError` for other names."""
-    return imported_late(__name__, name, HOMES.get(name))
+__getattr__ = late_names(
+    __name__,
+    ("code", "compiled_text module_of"),
+    ("code_sizes", "sizes_of_code taken_by"),
+    ("interface", "MachineProgram"),
+    ("wasm_modules", "wasm_module"),
+)

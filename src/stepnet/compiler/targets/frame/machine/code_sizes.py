@@ -77,9 +77,7 @@ def stack_bytes(declared: MachineProgram, assembly: str) -> int | None:
 
 
 def taken_by_functions(assembly: str, ahead: str) -> Mapping[str, int | None]:
-    """Returns the bytes of stack that each function takes; None where they are not known. ahead: what the
-    names of functions begin with.
-    """
+    """Returns the bytes of stack of each function of an assembly; None for unknown ones."""
     taken, name = dict[str, int | None](), ""
     for line in assembly.splitlines():
         if (label := LABEL.match(line)) is not None and is_function(label[1], ahead):
@@ -110,7 +108,7 @@ def taken_by_wasm(assembly: str) -> Mapping[str, int]:
 
 
 def is_function(label: str, ahead: str) -> bool:
-    """Tells whether a label is that of a function, and no place within one."""
+    """Tells whether a label is that of a function, not of a place inside one. ahead: of its name."""
     return label.startswith(ahead) if ahead else not label.startswith((".", "$"))
 
 

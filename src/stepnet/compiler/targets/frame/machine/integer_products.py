@@ -26,10 +26,7 @@ UNROLLED = 2
 
 
 def integer_product(loops: FrameLoopCode, loop: ProductLoop, layout: str) -> None:
-    """Writes a product of integers: the columns in groups, for one row of vectors after the other.
-
-    layout: that of the weights, which is a key of `SUMS`.
-    """
+    """Writes a product of integers: groups of columns, for each row. layout: a key of `SUMS`."""
     code, write, zero = loops.code, SUMS[layout], ir.Constant(I32, 0)
     size = bytes_of_column(loops.program, loop, layout)
 
@@ -65,9 +62,7 @@ def product_key(loops: FrameLoopCode, loop: ProductLoop) -> tuple[object, ...]:
 def product_function(
     loops: FrameLoopCode, loop: ProductLoop, layout: str, name: str, begun: Callable[[ir.Function], FrameCode]
 ) -> ir.Function:
-    """Writes the function of a product that a frame has several times; returns it. begun: begins its body.
-    Its arguments are the addresses of `arrays_of`.
-    """
+    """Writes the function of a product that a frame has several times. begun: begins its body."""
     arrays = arrays_of(loop)
     type_ = ir.FunctionType(ir.VoidType(), [loops.bases[view.buffer].type for view in arrays])
     function = ir.Function(loops.code.module, type_, name)

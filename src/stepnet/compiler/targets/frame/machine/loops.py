@@ -68,9 +68,7 @@ class FrameLoopCode:
     # ---- elements
 
     def address(self, view: StridedView, indices: Indices) -> ir.Value:
-        """Writes the address of an element. indices: the indices of the view's axes; they may be vectors'
-        first.
-        """
+        """Writes the address of an element at indices of the view's axes, which may be vectors."""
         size = self.program.by_name[view.buffer].itemsize
         address = self.code.at(self.bases[view.buffer], view.offset * size)
         for index, stride in zip(indices, view.strides, strict=True):

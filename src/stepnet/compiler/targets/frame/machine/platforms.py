@@ -273,9 +273,7 @@ DEVICES: Mapping[str, DevicePlatform] = {row.name: row for row in ROWS}
 
 
 def check_computes(program: FrameProgram, platform: DevicePlatform) -> None:
-    """Raises `RefusedError` for a program with products of floats if a platform has no instructions for them,
-    naming the first.
-    """
+    """Raises `RefusedError` for a product of floats that the platform has no instructions for."""
     floats = (loop for loop in products_of(program) if program.by_name[loop.weights].dtype != "int8")
     if not platform.has_float and (product := next(floats, None)) is not None:
         raise RefusedError(

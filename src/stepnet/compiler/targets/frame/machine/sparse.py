@@ -71,10 +71,7 @@ def place_of(loops: FrameLoopCode, address: ir.Value) -> ir.Value:
 def after_block(
     loops: FrameLoopCode, loop: ProductLoop, row: ir.Value, place: ir.Value, block: ir.Value, sums: Sums
 ) -> Sums:
-    """Writes the sums, a vector, after one element of the vector of a row times a block.
-
-    place, block: the addresses of the number of the element, and of the weights.
-    """
+    """Writes the sums after an element of the vector of a row times a block of weights."""
     by_name, width = loops.program.by_name, width_of(sums[0])
     stored, dtype = by_name[loop.weights].dtype, by_name[loop.result.buffer].dtype
     x = loops.read(loop.left, (row, place_of(loops, place)))

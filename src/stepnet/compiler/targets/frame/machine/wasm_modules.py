@@ -126,9 +126,7 @@ def relocated(linked: WasmObject, number: int, payload: bytes, begins: list[int]
 
 
 def value_of(relocation: WasmRelocation, begins: list[int]) -> int:
-    """Returns the index or the address that a relocation puts into its place; raises `FileError` where the
-    symbol is of another kind than the relocation.
-    """
+    """Returns what a relocation puts into its place; raises `FileError` for another kind of symbol."""
     symbol = relocation.symbol
     if symbol.kind != SYMBOL_KINDS[relocation.kind]:
         raise FileError(

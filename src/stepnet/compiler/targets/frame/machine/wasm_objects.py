@@ -192,9 +192,7 @@ def read_segments(reader: WasmReader, info: list[tuple[str, int]]) -> tuple[Wasm
 def read_symbols(
     reader: WasmReader, counts: Mapping[int, int], imported: Mapping[int, list[str]]
 ) -> tuple[WasmSymbol, ...]:
-    """Reads the table of symbols. counts: how many functions, segments, globals and sections there are.
-    imported: the names of imported functions and globals.
-    """
+    """Reads the table of symbols. counts: of functions, segments, globals, sections."""
     symbols = list[WasmSymbol]()
     for _ in range(reader.unsigned()):
         kind, flags = reader.take(1)[0], reader.unsigned()
