@@ -13,6 +13,7 @@ much.
 
 import time
 from collections.abc import Callable, Iterator
+from ctypes import c_int64
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Annotated, Any
@@ -55,14 +56,22 @@ def least(run: Run, turns: int, count: int = 200) -> float:
 
 def outside(text: str, turns: int) -> Iterator[Row]:
     """Times the cases of `bench.calls` whose names contain a text, without their machine code."""
-    run_list, empty = call_block.run_list, np.zeros(len(call_block.HEAD), np.int64)
+    run_list, held = call_block.run_list, list[Array]()
 
     class OnEmpty:
-        """The function that runs prepared calls, bound to a block without tasks whatever the block."""
+        """The function that runs prepared calls, bound to a copy of a block without its tasks."""
 
         def __init__(self, processor: Processor) -> None:
             """Takes the processor that the function is for."""
-            self.bound = lambda _: run_list(processor).bound(pointer(empty))
+            self.processor = processor
+
+        def bound(self, address: int) -> Any:
+            """Returns the function, bound to a copy of the block at an address."""
+            names = *call_block.HEAD, *call_block.ALLOCATED
+            words = np.array((c_int64 * len(names)).from_address(address), np.int64)
+            words[[names.index(f"{each}_count") for each in ("copy", "task", "space")]] = 0
+            held.append(words)
+            return run_list(self.processor).bound(pointer(words))
 
     for name, case in calls.CASES.items():
         if text in name and case.use is None:

@@ -26,6 +26,7 @@ MOST_PLACES = 1024
 """The largest number of sequences of a call that is prepared for any lengths, or of a `Ragged` whose exact
 lengths are a key. Larger batches take long enough to run that preparation saves little.
 """
+INT64 = np.dtype(np.int64)
 LONGEST = 4096
 """The largest length of a sequence in a call that is prepared for any lengths."""
 SMALL = 64
@@ -102,15 +103,14 @@ def lengths_table(lengths: Any) -> Array | None:
     """Returns the argument `lengths` of a call as machine code reads it; None if it is to be checked first.
     Whether the numbers fit the call is checked when it runs.
     """
-    table = lengths
     if type(lengths) in (list, tuple) and all(type(length) is int for length in lengths):
-        table = np.array(lengths)  # of Python's own integers where one is too large
-    return table if is_table(table) else None
+        lengths = np.array(lengths)  # of Python's own integers where one is too large
+    return lengths if is_table(lengths) else None
 
 
 def is_table(value: Any) -> bool:
     """Tells whether a value is an array that can say where sequences lie."""
-    return is_plain(value) and value.dtype == np.int64 and value.ndim == 1
+    return type(value) is Array and value.dtype == INT64 and value.ndim == 1 and value.flags.c_contiguous
 
 
 def at_places(

@@ -23,7 +23,7 @@ from stepnet.compiler.targets import LAYOUTS, Bound, Call, Places, PreparedCall,
 from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.once import entry_of, put_latest
 from stepnet.compiler.values.records import dataclass
-from stepnet.compiler.values.structure import leaves, leaves_as, rebuild
+from stepnet.compiler.values.structure import leaves, leaves_as, rebuild, rebuilder
 from stepnet.errors import IndexOutsideError, InputError
 from stepnet.model.executables import MOST_FORMS, Executables, Form
 from stepnet.model.forms import LONGEST, FormedCall, exact_form, fits, formed_call, in_general, widened
@@ -161,8 +161,15 @@ class CallExecutable(Executable[Kind]):
         if (run := self.at_once) is None:
             return self.answer(self.prepared.run(given, places), sequences)
         made = run(given, places)
-        final = made[1] if self.is_plain else self.program.final(made[1:])
-        return self.like(sequences, made[0], self.outputs[0]), final
+        return self.like(sequences, made[0], self.outputs[0]), self.final(made)
+
+    @cached_property
+    def final(self) -> Callable[[list[Array]], Any]:
+        """The function that builds the structure of the final memories from the results in one list."""
+        program = self.program
+        return (
+            rebuilder(program.memory, 1) if program.rounded is None else lambda made: program.final(made[1:])
+        )
 
     @cached_property
     def at_once(self) -> Callable[[list[Array | None], Places | None], list[Array]] | None:

@@ -489,21 +489,45 @@ def test_arrays_may_be_filled_anew_before_the_first_step(later: bool, form: str)
     assert outputs.tolist() == [[6.0] * 3, [9.0] * 3]
 
 
-@pytest.mark.parametrize(("count", "new"), [(6, 1), (6, 5), (100, 1), (100, 30)])
-def test_rows_that_come_take_places_that_became_free(count: int, new: int) -> None:
-    """Compared with sums in a list: of few rows and many, which are looked through in other ways."""
+@pytest.mark.parametrize(("count", "new"), [(6, 1), (6, 5), (62, 3), (100, 1), (100, 30)])
+def test_rows_come_go_wait_and_move_as_in_lists(count: int, new: int, tmp_path: Path) -> None:
+    """Compared with sums and numbers of steps in lists: of few rows and many, which are kept otherwise."""
     random = np.random.default_rng(count + new)
-    stream = sn.RNN(lambda x, total, params: (total + x, total + x), memory=()).stream(rows=count)
-    sums = [0.0] * count
+
+    def step(x: Any, total: Any, params: Any, index: Any) -> tuple[Any, Any]:
+        return {"total": total + x, "index": index}, total + x
+
+    rnn = sn.RNN(step, memory=())
+    stream, rows = rnn.stream(rows=count), [[0.0, 0] for _ in range(count)]
+
+    def take(asked: Any, places: list[int]) -> None:
+        x = random.integers(1, 100, len(places)).astype(float)
+        made = stream.step(x, asked)
+        assert made["index"].tolist() == [rows[place][1] for place in places]
+        for value, place in zip(x.tolist(), places, strict=True):
+            rows[place] = [rows[place][0] + value, rows[place][1] + 1]
+        assert made["total"].tolist() == [rows[place][0] for place in places]
+
     for turn in range(6):
-        x = random.integers(1, 100, len(sums)).astype(float)
-        sums = [total + value for total, value in zip(sums, x.tolist(), strict=True)]
-        np.testing.assert_array_equal(stream.step(x), sums)
-        gone = set(random.choice(len(sums), new, replace=False).tolist())
+        take(None, [*range(len(rows))])
+        one = int(random.integers(len(rows)))
+        take(one, [one])
+        some = random.permutation(len(rows))[: len(rows) // 2 + turn % 2]
+        take(some, some.tolist())
+        order = random.integers(0, len(rows), len(rows))
+        stream.reorder(order)
+        rows = [list(rows[source]) for source in order.tolist()]
+        gone = set(random.choice(len(rows), new, replace=False).tolist())
         stream.drop(sorted(gone))
-        sums = [total for row, total in enumerate(sums) if row not in gone]
-        assert stream.add(rows=new + turn).tolist() == list(range(len(sums), len(sums) + new + turn))
-        sums += [0.0] * (new + turn)
-        np.testing.assert_array_equal(stream.state, sums)
+        rows = [own for row, own in enumerate(rows) if row not in gone]
+        assert stream.add(rows=new + turn).tolist() == list(range(len(rows), len(rows) + new + turn))
+        rows += [[0.0, 0] for _ in range(new + turn)]
+        stream.reset(0)
+        rows[0] = [0.0, 0]
+        assert stream.state.tolist() == [total for total, _ in rows]
+    stream.save(tmp_path / "rows.safetensors")
+    stream = rnn.stream(rows=0)
+    stream.load(tmp_path / "rows.safetensors")
+    take(None, [*range(len(rows))])
     stream.reset()
     assert not np.any(stream.state)

@@ -100,7 +100,7 @@ def thread_clock() -> Callable[[], float]:
 
 OF_PYTHON = (
     *("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_Clear"),
-    *("PyLong_AsVoidPtr", "PyLong_FromLongLong"),
+    *("PyLong_AsVoidPtr", "PyLong_FromLongLong", "PyList_Append", "Py_IncRef", "Py_DecRef"),
 )
 """The functions of Python's interface in C that machine code calls."""
 

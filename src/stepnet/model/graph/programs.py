@@ -97,10 +97,11 @@ def has_steps(program: GraphProgram) -> list[bool]:
     return [level == 1 for level in program.levels]
 
 
-def has_lengths(sequences: Any, steps: int | None, time_major: Any) -> bool:
-    """Tells whether all sequences have as many steps; None stands for any number."""
-    if steps is None:
-        return True
+def has_lengths(sequences: Any, steps: int, time_major: Any) -> bool:
+    """Tells whether all sequences of an array or a `Ragged` have as many steps.
+
+    time_major: whether the steps are the first axis of an array.
+    """
     if isinstance(sequences, Ragged):
         return bool(np.all(np.diff(sequences.offsets[0]) == steps))
     sizes: tuple[int, ...] = getattr(sequences, "shape", ())
@@ -150,6 +151,7 @@ class GraphPrograms(Programs[GraphProgram]):
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
         super().__init__()
         self.precisions = precisions
+        self.has_checks = any(hasattr(type(model), name) for name in ("check_unchanged", "only_steps"))
         self.steps = dict[Order, Any]()
         if inputs is not None:
             inputs = with_dtypes(inputs, leaves(params))
@@ -236,14 +238,12 @@ class GraphPrograms(Programs[GraphProgram]):
         those of the call. Sequences of lengths that the model of a file does not have are left to `read`,
         which refuses them.
         """
-        self.check_model()
-        steps = getattr(self.model, "only_steps", None)
-        if (
-            initial is not None
-            or type(last_only) is not bool
-            or (steps is not None and lengths is not None)
-            or not has_lengths(sequences, steps, time_major)
-        ):
+        if self.has_checks:
+            self.check_model()
+            steps = getattr(self.model, "only_steps", None)
+            if steps is not None and not (lengths is None and has_lengths(sequences, steps, time_major)):
+                return None, None
+        if initial is not None or type(last_only) is not bool:
             return None, None
         formed, results = super().prepared(sequences, None, lengths, False, engine, masked, time_major)
         if results is None or not last_only:

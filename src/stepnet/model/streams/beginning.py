@@ -70,8 +70,12 @@ class New:
         else:
             step.memories.put(slots, side, self.memory, begun)
             step.memories.put_first(slots, self.first)
-        if self.statics is not None:
+        if self.statics:
             step.put_statics(slots, self.statics)
+
+
+ZEROS = New(None, None, [])
+"""New rows of a layer whose rows begin with zeros, and have no statics."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Memories:
     specs: the structure of the memory, with a `Spec` (features and dtype) for each array.
     sides: the arrays of both sides.
     begun: for both sides, the number of steps that the row in each slot has taken.
+    counts: whether steps read these numbers.
     first: the memories that `reset` restores.
     """
 
@@ -39,6 +40,7 @@ class Memories:
         self.sides = self.zeros(capacity), self.zeros(capacity)
         self.first = self.zeros(capacity)
         self.begun = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
+        self.counts = True
 
     @classmethod
     def of_layers(cls, parts: "Sequence[Memories]") -> "Memories":
@@ -54,6 +56,7 @@ class Memories:
         )
         one, other = ([array for part in parts for array in part.sides[side]] for side in (0, 1))
         joined_memories.sides, joined_memories.begun = (one, other), parts[0].begun
+        joined_memories.counts = False
         joined_memories.first = [array for part in parts for array in part.first]
         return joined_memories
 
@@ -107,7 +110,8 @@ class Memories:
         for kept in (*self.sides[side], *self.first):
             for place in places:
                 kept[place] = 0
-        self.begun[side][slots] = begun
+        if self.counts:
+            self.begun[side][slots] = begun
 
     def put_beside(self, slots: Array, sides: Array, memory: list[Array], begun: Array) -> None:
         """Writes memories and step counts of a stream's rows to the side of their slots that is not in use. A
@@ -167,10 +171,11 @@ class Memories:
 
         moment: the state of the stream. side: the side that all rows use, 0 or 1.
         """
-        old = *self.sides[side], self.begun[side]
-        new = *self.sides[1 - side], self.begun[1 - side]
+        old, new, in_order = self.sides[side], self.sides[1 - side], moment.in_order
+        if self.counts:
+            old, new = [*old, self.begun[side]], [*new, self.begun[1 - side]]
         for source, target in zip(old, new, strict=True):
-            if moment.in_order:
-                np.take(source, rows, axis=0, out=target[: len(rows)], mode="clip")  # needs no buffer
+            if in_order:
+                source.take(rows, 0, target[: len(rows)], "clip")  # needs no buffer
             else:
                 target[moment.slots] = source[moment.slots[rows]]

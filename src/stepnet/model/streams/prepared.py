@@ -1,7 +1,8 @@
 """Steps of one layer on arrays that are allocated once: inputs are copied in, and outputs are copied out."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -58,6 +59,10 @@ class Chosen(NamedTuple):
     one: Array | None
 
 
+chosen_of: Callable[[Any], Chosen] = partial(cast("Any", tuple).__new__, Chosen)
+"""Makes a `Chosen` of its fields, in half the time."""
+
+
 def no_step() -> None:
     """Does nothing: it takes the place of the compiled step where no rows are to be stepped."""
 
@@ -87,7 +92,7 @@ class PreparedStep:
         traced = kind.traced
         types = [traced.body.type_of(result) for result in traced.recur().outputs]
         self.outputs = [np.empty((capacity, *type_.shape), type_.dtype) for type_ in types]
-        self.counts = kind.counts
+        self.counts = memories.counts = kind.counts
         self.plain = len(self.outputs) == 1 and skeleton(traced.output) == "array"
         self.alone = skeleton(kind.inputs) == "array"
         self.chosen = [NOTHING, NOTHING]
@@ -218,7 +223,7 @@ class PreparedStep:
         else:
             inputs, outputs = ([array[:count] for array in arrays] for arrays in (self.inputs, self.outputs))
         run = self.steps[side].of(slots) if count else no_step
-        chosen = Chosen(slots, run, inputs, outputs, inputs[0] if self.alone else None)
+        chosen = chosen_of((slots, run, inputs, outputs, inputs[0] if self.alone else None))
         self.chosen[side] = chosen
         return chosen
 

@@ -6,10 +6,12 @@ import numpy as np
 
 from stepnet.compiler.values.arguments import array_of, short_repr
 from stepnet.errors import InputError
+from stepnet.model.streams.moment import numbered
 
 Array = np.ndarray
 FEW = 64
 """The largest number of indices that Python checks faster than NumPy."""
+INT64 = np.dtype(np.int64)
 
 
 def chosen(rows: Any, count: int) -> Array:
@@ -18,7 +20,7 @@ def chosen(rows: Any, count: int) -> Array:
     count: the number of rows of the stream.
     """
     if type(rows) is int and 0 <= rows < count:  # as usual
-        return np.array([rows])
+        return numbered(rows)
     chosen = np.atleast_1d(array_of(rows, "rows"))
     if chosen.dtype == bool and chosen.shape == (count,):
         return np.flatnonzero(chosen)
@@ -37,7 +39,7 @@ def few_rows(rows: Any, count: int) -> list[int] | None:
     """Lists a few indices of rows, given as an array [int64]; None for any other argument, and if a row does
     not exist (there are `count`). It takes a quarter of the time of the checks of any argument.
     """
-    if type(rows) is not np.ndarray or rows.dtype != np.int64 or rows.ndim != 1 or not 0 < len(rows) <= FEW:
+    if type(rows) is not np.ndarray or rows.dtype != INT64 or rows.ndim != 1 or not 0 < len(rows) <= FEW:
         return None
     listed = rows.tolist()
     return listed if min(listed) >= 0 and max(listed) < count else None
@@ -48,8 +50,10 @@ def chosen_once(rows: Any, count: int) -> Array:
 
     Raises `InputError` if a row does not exist (there are `count`) or is named twice.
     """
+    if type(rows) is int and 0 <= rows < count:  # as usual
+        return numbered(rows)
     if (listed := few_rows(rows, count)) is not None and len({*listed}) == len(listed):
-        return rows
+        return cast("Array", rows)
     indices = chosen(rows, count)
     if len(indices) == 1:
         return indices

@@ -15,6 +15,7 @@ from stepnet.model.batch import begun_steps
 from stepnet.model.control import MEANT_OF_STREAMS
 from stepnet.model.program import Asked
 from stepnet.model.streams.beginning import (
+    ZEROS,
     AddedRows,
     New,
     check_there_are_rows,
@@ -24,11 +25,12 @@ from stepnet.model.streams.beginning import (
 )
 from stepnet.model.streams.in_use import IN_USE, alone
 from stepnet.model.streams.layers import Layers, StreamedRecurrence
-from stepnet.model.streams.moment import Moment
+from stepnet.model.streams.moment import Moment, moment_of
 from stepnet.model.streams.rows import chosen, chosen_once, sources
 from stepnet.model.streams.steps import (
     LayerSteps,
     WholeStep,
+    are_zeros,
     first_memories,
     first_moment,
     first_step,
@@ -43,7 +45,7 @@ Array = np.ndarray
 MOST_ROWS = 2**24
 ROWS_ARE = f"rows is how many sequences are stepped side by side, from 0 to {MOST_ROWS}"
 NO_ROWS = np.zeros(0, np.int64)
-NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
+NOTHING = moment_of(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 class Stream:
@@ -147,36 +149,35 @@ class Stream:
         x: the inputs of the rows that take the step. rows: these rows, as an index, indices or a mask; None
         for all.
         """
-        row_indices = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
+        count = self.rows
+        row_indices = np.arange(count) if rows is None else chosen_once(rows, count)
         if self._steps is None:
-            check_there_are_rows(self.rows)
+            check_there_are_rows(count)
             waits, moment, side = rows is not None, first_moment(self._pieces), 0
             steps, x = first_step(self.layers, self._pieces, moment, x, row_indices, waits, self.engine)
             self._set(steps, moment)
         else:
             side = self._side_for(row_indices)
             moment = self._moment
-            slots = moment.slots if rows is None else moment.slots[row_indices]
-            x = run(self._steps, self._whole, x, slots, side, rows is not None)
+            slots, some = moment.slots if rows is None else moment.slots[row_indices], rows is not None
+            names, step = self._steps[0]
+            if not names:  # as in `step`
+                x = step.step_rows(x, slots, side, some)
+            else:
+                x = run(self._steps, self._whole, x, slots, side, some)
         self._moment = moment.stepped(row_indices, side)
         return x
 
     def _side_for(self, row_indices: Array) -> int:
         """Returns the side, 0 or 1, of the memory that the next step of all these rows reads.
 
-        It is the side that most rows have already (0 if as many have each); the memories of other rows are
-        copied to it.
+        It is the side that most rows have already; the memories of other rows are copied to it.
 
         row_indices: the indices of the rows.
         """
         moment = self._moment
-        if (same := moment.side) is not None:
-            return same
-        sides = moment.sides_of(row_indices)
-        ones = int(np.count_nonzero(sides))
-        side = int(2 * ones > len(sides))
-        if 0 < ones < len(sides):
-            others = row_indices[sides != side]
+        side, others = moment.side_for(row_indices)
+        if others is not None:
             for _, step in self._steps or ():
                 step.memories.carry(moment.slots[others], side)
             self._moment = moment.after(others, moment.begun[others])
@@ -217,15 +218,19 @@ class Stream:
         if type(rows) is not int or not 0 <= rows <= MOST_ROWS - before:
             meaning = f"rows is how many rows are added, from 0 on, with {before} at most {MOST_ROWS}"
             count = checked_integer(rows, meaning, 0, MOST_ROWS - before)
+        steps = self._steps
+        if steps is not None and initial is None and statics is None and begun is None and are_zeros(steps):
+            self._set(*self._with_new(steps, self._moment, [ZEROS] * len(steps), np.zeros(count, np.int64)))
+            return np.arange(before, before + count)
         piece = self._piece(count, initial, statics, begun)
-        if self._steps is None:
+        if steps is None:
             self._pieces = with_piece(self._pieces, piece)
         else:
             new: list[New] = []
-            for index, (names, step) in enumerate(self._steps):
+            for index, (names, step) in enumerate(steps):
                 with named_layer(names):
                     new.append(piece.new(index, step, self.engine))
-            self._set(*self._with_new(self._steps, self._moment, new, piece.begun))
+            self._set(*self._with_new(steps, self._moment, new, piece.begun))
         return np.arange(before, before + count)
 
     @alone

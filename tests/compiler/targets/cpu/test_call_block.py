@@ -93,6 +93,28 @@ def test_calls_at_addresses_hold_the_arrays_that_they_read_besides():
     assert not run([0], [])
 
 
+def test_an_array_that_cannot_be_allocated_is_an_error_of_python():
+    new: Any = SimpleNamespace(spec=((2**40, 2**10), "f4"), is_zeros=False, axis="")
+    table = chain_call.NewTable.of([new], {}, 1)
+    block = chain_call.CallBlock([], prepared_chain.Reach(((),), ((),)), host_processor(), table)
+    assert not block.run([0])  # it is large, and so left to Python
+    table.words[:, -1] = 2**62
+    with pytest.raises(MemoryError):
+        block.run([0])
+    assert block.run([0, 0])  # the list has it already
+
+
+def test_results_that_machine_code_leaves_to_python_to_allocate():
+    """Two sequences of many steps: their outputs have 1.3 and 1.8 MB, on both sides of the bound."""
+    model, other = rnn_of("gru", 4, 64), rnn_of("gru", 4, 64)
+    calls = [sn.Ragged.from_list([uniform(count, 4), uniform(count, 4)]) for count in (2500, 3500)]
+    expected = [other(x) for x in calls]
+    prepared(model, calls[0])
+    results = [model(x) for x in calls]
+    assert_same_bits([each[0].values for each in results], [each[0].values for each in expected])
+    assert_same_bits([each[1] for each in results], [each[1] for each in expected])
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_prepared_calls_give_the_bits_of_the_first_in_new_arrays(name: str, tasks_of_waves: list[int]):
     values = [uniform(2, 6, 4, seed=seed) for seed in range(3)]

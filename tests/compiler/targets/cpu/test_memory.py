@@ -3,11 +3,13 @@
 import ctypes
 import gc
 import mmap
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stepnet.compiler.targets.cpu.machine.memory import (
+    EMPTY,
     MOSTLY_FULL,
     POOL,
     WORKSPACES,
@@ -18,6 +20,7 @@ from stepnet.compiler.targets.cpu.machine.memory import (
     data_offset,
     items_offset,
     maker_of,
+    numpy_function,
 )
 from stepnet.errors import LibraryError
 
@@ -142,10 +145,20 @@ def test_an_array_object_holds_the_pointer_to_its_elements(shape: tuple[int, ...
     assert found == array.__array_interface__["data"][0]
 
 
-def test_array_objects_of_another_layout_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{data_offset.__module__}.pointer", lambda array: 1)  # what no array's pointer is
-    with pytest.raises(LibraryError, match=r"array objects of NumPy [\d.]+ have another layout"):
-        data_offset.__wrapped__()
+@pytest.mark.parametrize(
+    ("function", "place", "words"),
+    [
+        (data_offset, (), r"array objects of NumPy [\d.]+ have another layout"),
+        (numpy_function, (EMPTY,), r"NumPy [\d.]+ has another interface in C than expected"),
+    ],
+)
+def test_arrays_of_another_layout_are_refused(
+    function: Any, place: tuple[int, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = np.ones(2, np.int64)  # what the pointer of no array of theirs is, and other sizes
+    monkeypatch.setattr(f"{function.__module__}.pointer", lambda _: others.ctypes.data)
+    with pytest.raises(LibraryError, match=words):
+        function.__wrapped__(*place)
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])

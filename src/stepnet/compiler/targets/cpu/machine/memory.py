@@ -14,6 +14,7 @@ import platform
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from importlib import import_module
 from itertools import accumulate
 from typing import Any, cast
 
@@ -30,6 +31,8 @@ MOSTLY_FULL = 3 * 2**19
 LINE = 64
 APART = 9 * LINE
 """The least distance in bytes from the end of one array to the next in `JointAllocation`."""
+EMPTY, ZEROS = 184, 183
+"""The places of `PyArray_Empty` and `PyArray_Zeros` among the functions of NumPy's interface in C."""
 POOLED = 256 * 2**20
 """The most bytes of unused memory that are kept for reuse."""
 
@@ -85,23 +88,14 @@ class RowAllocator:
         """Takes the shape and the dtype of one row of the arrays to be made."""
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.bytes = bytes_of((shape, dtype))
-        # NumPy takes less time for such rows than for a shape that Python puts together; rows of no elements
-        # lose their shape, and large rows are in huge pages.
-        self.row = np.dtype((self.dtype, shape)) if 0 < self.bytes < MOSTLY_FULL else None
 
     def new(self, count: int) -> Array:
         """Allocates an uninitialised array of `count` rows, in huge pages if it is large."""
-        if self.row is not None and count * self.bytes < MOSTLY_FULL:
-            return np.empty(count, self.row)
-        return self.maker(count)()
+        return maker_of(self.spec(count))()
 
-    def zeros(self, count: int) -> Array:
-        """Allocates an array of `count` rows of zeros."""
-        return np.zeros((count, *self.shape), self.dtype)
-
-    def maker(self, count: int) -> Callable[[], Array]:
-        """Returns a function that makes uninitialised arrays of `count` rows, in huge pages if large."""
-        return maker_of(((count, *self.shape), self.dtype))
+    def spec(self, count: int) -> Spec:
+        """Returns the shape and the dtype of an array of `count` rows."""
+        return (count, *self.shape), self.dtype
 
 
 def maker_of(shape: Spec) -> Callable[[], Array]:
@@ -198,6 +192,26 @@ def items_offset() -> int:
     if found != [*map(id, probe)]:
         raise LibraryError(f"lists of Python {platform.python_version()} have another layout than expected")
     return offset
+
+
+@cache
+def numpy_function(place: int) -> int:
+    """Returns the address of a function of NumPy's interface in C that allocates an array, by its place.
+
+    Raises `LibraryError` if it makes another array than expected.
+    """
+    api: Any = import_module("numpy._core._multiarray_umath")._ARRAY_API
+    pointer_of: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    table = pointer_of(("PyCapsule_GetPointer", ctypes.pythonapi))(api, None)
+    address = ctypes.c_void_p.from_address(table + 8 * place).value or 0
+    dtype, sizes = np.dtype(np.int16), np.array([2, 3], np.int64)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(dtype))  # the function takes a reference
+    arguments = ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int
+    make: Any = ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(address)
+    made = make(2, pointer(sizes), id(dtype), 0)
+    if type(made) is not np.ndarray or (made.shape, made.dtype) != ((2, 3), dtype):
+        raise LibraryError(f"NumPy {np.__version__} has another interface in C than expected")
+    return address
 
 
 def view(array: Array) -> memoryview:

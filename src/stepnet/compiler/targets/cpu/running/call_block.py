@@ -26,6 +26,7 @@ from stepnet.compiler.targets.cpu.machine.machine_code import BuiltIn, NativeFun
 from stepnet.compiler.targets.cpu.machine.memory import data_offset, items_offset, pointer, view
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.running.new_arrays import NOTHING_NEW, NewTable
 from stepnet.compiler.targets.cpu.running.prepared_tasks import Reach
 from stepnet.compiler.targets.cpu.running.tensors import TensorReader, reader_of
 from stepnet.compiler.targets.cpu.running.workspace import Workspace
@@ -43,7 +44,7 @@ HEAD = (
     *("copies", "copy_count", "tasks", "task_count", "spaces", "space_count"),
     *("array_type", "data_offset", "items_offset", "next", "list"),
 )
-"""The first words of a block. In a library the addresses of a call's arrays follow them.
+"""The first words of a block. In a library the addresses of a call's arrays follow them, else `ALLOCATED`.
 
 copies, copy_count: the pointer to the table of copies, and its number of entries.
 tasks, task_count: the pointer to the table of tasks, and its number of entries.
@@ -54,6 +55,10 @@ items_offset: the offset in a list of the pointer to its items (`items_offset`).
 next: the index of the task to run; FRESH for a new call, which first makes the copies.
 list: the address of the list of the call's array objects (its `id`).
 """
+ALLOCATED = ("new", "new_count", "given")
+"""The words of the arrays that machine code allocates: the pointer to their table (`NEW`), their number, and
+that of the objects in a list of arrays behind which it adds them. It adds none to a longer list.
+"""
 COPY = ("source", "word")
 """The words of a copy: the index of an array object in the list, and the pointer to the word that receives
 the address of its elements.
@@ -63,9 +68,9 @@ TASK = ("function", "task")
 SPACE = ("progress", "status")
 """The words of a workspace: the pointers to its progress and its status, which a new call resets."""
 FRESH = -1
-DONE, PAUSED, INDEX_OUTSIDE, NO_ARRAY = range(4)
+DONE, PAUSED, INDEX_OUTSIDE, NO_ARRAY, FAILED = range(5)
 """The results of the function: the call is done; it is to be called again; an index is outside its table; an
-object is no array, and nothing was run.
+object is no array, or a new array too large, and nothing was run; Python has raised an exception.
 """
 NEXT, LIST, TYPE = HEAD.index("next"), HEAD.index("list"), HEAD.index("array_type")
 
@@ -110,13 +115,16 @@ class CallBlock:
     calling thread. One thread at a time may run it.
     """
 
-    def __init__(self, turns: Sequence[Turn], reach: Reach, processor: Processor) -> None:
+    def __init__(
+        self, turns: Sequence[Turn], reach: Reach, processor: Processor, new: NewTable = NOTHING_NEW
+    ) -> None:
         """Lays out the call block (words by which machine code runs the call), and its tables: of addresses
         to copy, of tasks, and of workspaces (scratch memory).
 
         turns: the tasks in the order in which they run.
         reach: reads, during pauses, how far the call has come.
         processor: the processor that the code is for.
+        new: the arrays that machine code allocates.
         """
         self.turns, self.reach, self.processor = turns, reach, processor
         spaces = [space for turn in turns for space in turn.spaces]
@@ -126,13 +134,16 @@ class CallBlock:
             np.array([(pointer(space.progress), pointer(space.status)) for space in spaces], np.int64),
         ]
         tables = [number for table in self.tables for number in (pointer(table), len(table))]
-        words = np.array([*tables, id(np.ndarray), data_offset(), items_offset(), FRESH, 0], np.int64)
+        self.new, allocated = new, (pointer(new.words), len(new.words), new.given)
+        head = *tables, id(np.ndarray), data_offset(), items_offset(), FRESH, 0
+        words = np.array([*head, *allocated], np.int64)
         self.address, self.words = pointer(words), view(words)
         self.function, self.start = run_block(processor), run_list(processor).bound(self.address)
 
     def run(self, arrays: list[Any]) -> bool:
-        """Runs the call on these arrays, and reports its progress at every pause to the user's function, if
-        there is one. Returns False, and runs nothing, if one is not exactly of the type `numpy.ndarray`.
+        """Runs the call on these arrays, to which it adds the new ones, and reports its progress at every
+        pause to the user's function, if there is one. Returns False, and runs nothing, if one is not exactly
+        of the type `numpy.ndarray`, or a new one is too large.
 
         Raises `IndexOutsideError` if an index is outside its table.
         """
@@ -194,14 +205,13 @@ class CallBlock:
 class ThreadedBlock(CallBlock):
     """A prepared call of which several threads run some tasks. Workers are ready before the first one."""
 
-    def __init__(self, turns: Sequence[Turn], reach: Reach, processor: Processor) -> None:
+    def __init__(
+        self, turns: Sequence[Turn], reach: Reach, processor: Processor, new: NewTable = NOTHING_NEW
+    ) -> None:
         """Lays out the call block (words by which machine code runs the call), and finds the tasks that
-        several threads run.
-
-        turns: the tasks in the order in which they run. reach: reads, during pauses, how far the call has
-            come. processor: the processor that the code is for.
+        several threads run. The arguments are as of `CallBlock`.
         """
-        super().__init__(turns, reach, processor)
+        super().__init__(turns, reach, processor, new)
         self.groups = [turn.group for turn in turns if turn.group is not None]
         self.workers = max(group.max_threads for group in self.groups) - 1
         self.shares = any(group.progress is not None for group in self.groups)
@@ -269,10 +279,12 @@ class TensorBlock(NamedTuple):
         return self.records[places, 1].tolist() if self.reader.read(tensors) == DONE else None
 
 
-def block_of(turns: Sequence[Turn], reach: Reach, processor: Processor) -> CallBlock:
+def block_of(
+    turns: Sequence[Turn], reach: Reach, processor: Processor, new: NewTable = NOTHING_NEW
+) -> CallBlock:
     """Makes the block of a prepared call, of one thread or several; the arguments are as of `CallBlock`."""
     kind = CallBlock if all(turn.group is None for turn in turns) else ThreadedBlock
-    return kind(turns, reach, processor)
+    return kind(turns, reach, processor, new)
 
 
 @cache

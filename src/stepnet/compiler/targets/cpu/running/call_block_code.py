@@ -7,8 +7,10 @@ from llvmlite import ir
 from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.call_block import (
+    ALLOCATED,
     COPY,
     DONE,
+    FAILED,
     FRESH,
     HEAD,
     INDEX_OUTSIDE,
@@ -19,7 +21,8 @@ from stepnet.compiler.targets.cpu.running.call_block import (
     SPACE,
     TASK,
 )
-from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
+from stepnet.compiler.targets.cpu.running.new_arrays import NEW
+from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 
 
@@ -38,18 +41,59 @@ def write_call_block(processor: Processor) -> ir.Module:
 
 def list_function(module: ir.Module, processor: Processor, run_block: ir.Function) -> None:
     """Generates the function `run_list` by the interface of Python in C: a built-in function that begins a
-    call on a list of arrays, and returns the result of `run_block` as an `int`. It is bound to the address of
-    the block, and lets other threads of Python run meanwhile.
+    call on a list of arrays, to which it adds the new ones, and returns the result of `run_block` as an
+    `int`. It is bound to the address of the block, and lets other threads of Python run meanwhile.
     """
+    add, code = internal(module, processor, "add_arrays", I64, [POINTER, POINTER])
+    write_additions(code, *add.args)
     function, code = internal(module, processor, "run_list", POINTER, [POINTER, POINTER])
     function.linkage = ""
-    block = code.call_at(code.address("PyLong_AsVoidPtr"), POINTER, [function.args[0]])
-    code.set_word(block, 8 * LIST, function.args[1])
-    code.set_word(block, 8 * NEXT, FRESH)
-    thread = code.call_at(code.address("PyEval_SaveThread"), POINTER, [])
-    result = code.call(run_block, [block])
-    code.call_at(code.address("PyEval_RestoreThread"), ir.VoidType(), [thread])
-    code.ret(code.call_at(code.address("PyLong_FromLongLong"), POINTER, [result]))
+    block, objects = (
+        code.call_at(code.address("PyLong_AsVoidPtr"), POINTER, [function.args[0]]),
+        function.args[1],
+    )
+    result = code.alloca(I64)
+    code.store(code.call(add, [block, objects]), result)
+    code.return_when(
+        code.icmp_signed("==", code.load(result), code.number(FAILED)), ir.Constant(POINTER, None)
+    )
+    with code.when(code.icmp_signed("==", code.load(result), code.number(DONE))):
+        code.set_word(block, 8 * LIST, objects)
+        code.set_word(block, 8 * NEXT, FRESH)
+        thread = code.call_at(code.address("PyEval_SaveThread"), POINTER, [])
+        code.store(code.call(run_block, [block]), result)
+        code.call_at(code.address("PyEval_RestoreThread"), ir.VoidType(), [thread])
+    code.ret(code.call_at(code.address("PyLong_FromLongLong"), POINTER, [code.load(result)]))
+
+
+def write_additions(code: WordCode, block: ir.Value, objects: ir.Value) -> None:
+    """Writes the body of a function that allocates the new arrays of a call, and appends them to the list of
+    its arrays, `objects`, unless this has them. It returns DONE, NO_ARRAY if one is large, or FAILED, with an
+    exception of Python.
+    """
+    table, count, given = (code.word(block, 8 * (len(HEAD) + place)) for place in range(len(ALLOCATED)))
+    size = code.word(code.at(objects, code.word(block, 8 * HEAD.index("items_offset"))), -8)
+    code.return_when(code.icmp_signed("!=", size, given), code.number(DONE))
+    with code.loop(code.number(0), count) as place:
+        entry = code.at(code.inttoptr(table, POINTER), code.mul(place, code.number(8 * len(NEW))))
+        make, dtype, axes, sizes, rows, most = (code.word(entry, 8 * word) for word in range(len(NEW)))
+        number, pointers = (
+            code.word(code.inttoptr(rows, POINTER)),
+            (code.inttoptr(each, POINTER) for each in (dtype, sizes)),
+        )
+        code.return_when(code.less(most, number), code.number(NO_ARRAY))
+        kind, own = pointers
+        code.set_word(own, 0, number)
+        code.call_at(code.address("Py_IncRef"), ir.VoidType(), [kind])  # the function takes a reference
+        arguments = code.trunc(axes, I32), own, kind, ir.Constant(I32, 0)
+        array = code.call_at(make, POINTER, arguments)
+        code.return_when(
+            code.icmp_signed("==", code.ptrtoint(array, I64), code.number(0)), code.number(FAILED)
+        )
+        failed = code.call_at(code.address("PyList_Append"), I32, [objects, array])
+        code.call_at(code.address("Py_DecRef"), ir.VoidType(), [array])
+        code.return_when(code.icmp_signed("!=", failed, ir.Constant(I32, 0)), code.number(FAILED))
+    code.ret(code.number(DONE))
 
 
 def block_function(module: ir.Module, processor: Processor, name: str, of_objects: bool) -> ir.Function:

@@ -11,19 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.compiler.net.types import ROWS
-from stepnet.compiler.targets.base import Array, Call, KernelLinks, Links, TableLayout
+from stepnet.compiler.targets.base import Array, KernelLinks, Links, TableLayout
 from stepnet.compiler.targets.cpu.machine.call_words import WORDS
-from stepnet.compiler.targets.cpu.machine.memory import MOSTLY_FULL, RowAllocator, maker_of
+from stepnet.compiler.targets.cpu.machine.memory import MOSTLY_FULL
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.form import NOTHING, CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
+from stepnet.compiler.targets.cpu.running.new_arrays import NewArray
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain
 from stepnet.ragged.positions import Positions
 
-Maker = Callable[[], Array]
-"""A function that allocates the array of a result, as large as that of the call that is prepared."""
-SizedMaker = Callable[[int], Array]
-"""A function that allocates the array of a result, given the number of steps of all sequences together."""
 Joint = tuple[tuple[Hashable, ...], Callable[[], list[Array]]]
 """The keys of arrays that have one buffer together, and a function that allocates them."""
 Key = Hashable
@@ -85,20 +82,16 @@ class ChainArrays(NamedTuple):
     """The arrays of prepared calls of a chain, by key (the number of the value in the array).
 
     keys: the keys of the arrays of each kernel.
-    makers: for each result of a kernel, a function that allocates its array.
-    growing, grows: the results whose sizes depend on the lengths, if these are arguments: functions that
-        allocate them, and the axes of their steps.
-    by_row: the allocators of results with a value per sequence, if lengths are arguments.
+    new: for each result of a kernel that has a buffer of its own, what allocates its array.
+    grows: the axes of the steps of those whose sizes depend on the lengths, if these are arguments.
     zeros: the zeros that replace missing initial memories.
     between: the results that the chain does not return, as allocated for the prepared calls.
     joint: for arrays that have one buffer together, their keys, and a function that allocates them.
     """
 
     keys: list[Keys]
-    makers: dict[Key, Maker]
-    growing: dict[Key, SizedMaker]
+    new: dict[Key, NewArray]
     grows: dict[Key, str]
-    by_row: dict[Key, RowAllocator]
     zeros: dict[Key, Array]
     between: dict[Key, Array]
     joint: list[Joint]
@@ -122,39 +115,40 @@ class ChainArrays(NamedTuple):
         """
         forms, follow = started.forms, started.follow(positions)
         keys = [Keys.of(place, *pair) for place, pair in enumerate(zip(links.kernels, forms, strict=True))]
-        makers = {
-            key: new for own, form in zip(keys, forms, strict=True) for key, new in makers_of(own, form)
+        new = {
+            key: own_new for own, form in zip(keys, forms, strict=True) for key, own_new in new_of(own, form)
         }
-        growing, axes, by_row = dict[Key, SizedMaker](), dict[Key, str](), dict[Key, RowAllocator]()
-        for own, form, call, axis in zip(keys, forms, started.calls, follow, strict=True):
-            if axis and not call.last_only:
-                outputs = dict(zip(own.of_kind["outputs"], form.kind.outputs, strict=True))
+        grows = dict[Key, str]()
+        by_row = list[Key]()
+        for own, call, axis in zip(keys, started.calls, follow, strict=True):
+            by_row += own.of_kind["rows"]
+            if call.last_only:
+                by_row += own.of_kind["outputs"]
+            elif axis:
+                grows |= dict.fromkeys(own.of_kind["outputs"], axis)
                 gaps = layout is not None and layout.has_gaps
-                growing |= {key: rows.zeros if gaps else rows.new for key, rows in outputs.items()}
-                axes |= dict.fromkeys(outputs, axis)
+                outputs = (key for key in own.of_kind["outputs"] if key in new)
+                new |= {key: new[key]._replace(is_zeros=gaps) for key in outputs}
         kernels = zip(keys, forms, prepared.natives, strict=True)
         zeros = dict(pair for own, form, native in kernels for pair in zeros_of(own, form, native))
         made = {
             key: array
             for own, each in zip(keys, started.arrays, strict=True)
             for key, array in zip(own.in_order, each.in_order, strict=True)
-            if array is not None and key in makers
+            if array is not None and key in new
         }
         for task, (source, *_, result) in zip(started.across, links.across, strict=True):
             (given, *_, made[result]), task.values = task.values, ()
-            makers[result] = task.rows.maker(task.count)
+            new[result] = NewArray(task.rows.spec(task.count))
             if positions and task.grows:
-                growing[result], axes[result] = task.rows.new, task.across.result.extent[-1]
+                grows[result] = task.across.result.extent[-1]
+            if task.across.result.extent == ROWS:
+                by_row.append(result)
             if source in links.inputs and task.across.source.extent == ROWS:  # it may be an initial memory
                 zeros.setdefault(source, np.zeros_like(given))
         if positions:
-            kernels = zip(keys, forms, started.calls, strict=True)
-            by_row = dict(pair for own, form, call in kernels for pair in by_row_of(own, form, call))
-            by_row |= {
-                result: task.rows
-                for task, (*_, result) in zip(started.across, links.across, strict=True)
-                if task.across.result.extent == ROWS
-            }
+            axes = dict.fromkeys(by_row, ROWS[0]) | grows
+            new = {key: own._replace(axis=axes.get(key, "")) for key, own in new.items()}
         between = {key: array for key, array in made.items() if key not in links.results}
         joint = list[Joint]()
         for own, form in zip(keys, forms, strict=True):
@@ -164,7 +158,7 @@ class ChainArrays(NamedTuple):
                 joint.append((own.of_kind["totals"], form.kind.totals.new))
             if form.finish is not None:
                 joint.append((own.of_kind["hidden"], form.finish.hidden.new))
-        return cls(keys, makers, growing, axes, by_row, zeros, between, joint)
+        return cls(keys, new, grows, zeros, between, joint)
 
     def divided(self, links: Links, most: int) -> tuple[dict[Key, Array], list[Key], list[Joint]]:
         """Divides the arrays that the chain (compiled parts that run in one go) does not return into arrays
@@ -205,30 +199,19 @@ class ChainArrays(NamedTuple):
         )
 
 
-def makers_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, Maker]]:
+def new_of(keys: Keys, form: CallForm) -> Iterable[tuple[Key, NewArray]]:
     """Yields, for each result of a kernel (compiled part of a net) that has a buffer of its own, its key (the
-    number of the value) and a function that allocates its array.
+    number of the value) and what allocates its array.
 
     keys: the keys of the kernel's arrays. form: makes the arrays of its calls.
     """
     for key, rows in zip(keys.of_kind["outputs"], form.separate, strict=False):
         yield key, form.output(rows)
     for key, rows in zip(keys.of_kind["rows"], form.kind.rows, strict=True):
-        yield key, rows.maker(form.batch)
+        yield key, NewArray(rows.spec(form.batch))
     if form.kind.totals.bytes < MOSTLY_FULL:
         for key, (shape, dtype, _) in zip(keys.of_kind["totals"], form.kind.totals.array_specs, strict=True):
-            yield key, maker_of((shape, dtype))
-
-
-def by_row_of(keys: Keys, form: CallForm, call: Call) -> Iterable[tuple[Key, RowAllocator]]:
-    """Yields, for each result of a kernel (compiled part of a net) with a value per sequence, its key (the
-    number of the value) and the allocator of its array.
-
-    keys: the keys of the kernel's arrays. form: makes the arrays of its calls. call: one of these, of which
-    only the last output of each sequence may be wanted.
-    """
-    outputs = zip(keys.of_kind["outputs"], form.separate, strict=False) if call.last_only else ()
-    yield from (*outputs, *zip(keys.of_kind["rows"], form.kind.rows, strict=True))
+            yield key, NewArray((shape, dtype))
 
 
 def zeros_of(keys: Keys, form: CallForm, native: Native) -> Iterable[tuple[Key, Array]]:

@@ -45,7 +45,7 @@ from stepnet.compiler.targets.cpu.running.finish import FinishCall
 from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
 from stepnet.compiler.targets.cpu.running.lengths import LengthTables, point_across
 from stepnet.compiler.targets.cpu.running.native import POINTERS
-from stepnet.compiler.targets.cpu.running.new_arrays import NewArrays
+from stepnet.compiler.targets.cpu.running.new_arrays import NewArrays, NewTable
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
 from stepnet.compiler.targets.cpu.running.sequence_layout import NUMBERS
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
@@ -61,8 +61,9 @@ MOST_PER_STEP = 16
 results_of: Callable[[Any], Results] = partial(cast("Any", tuple).__new__, Results)
 """Makes `Results` of three lists, without a function of Python in between."""
 Run = Callable[[list[Any]], bool]
-"""A function that runs prepared calls on arrays. It returns False, having run nothing, if one of them is None
-or of a subclass of `numpy.ndarray`; it raises `InputError` if an index is outside its table.
+"""A function that runs prepared calls on a list of arrays, to which it may add the new ones. It returns
+False, having run nothing, if one of them is None or of a subclass of `numpy.ndarray`, or if it does not
+allocate those that are missing; it raises `InputError` if an index is outside its table.
 """
 Rest = Callable[[Sequence[Any]], None]
 """A function that does work by NumPy after a prepared call, on the arrays of the call."""
@@ -78,13 +79,14 @@ class PreparedChainCall:
     are arguments, with other lengths.
 
     zeros: for each given value, the zeros that replace a missing initial memory; None for other values.
-    new: allocates arrays that are new at each call: of wanted values, and of values between kernels.
+    new: the arrays that are new at each call: of wanted values, and of values between kernels.
     shared: the buffers of values between kernels whose sizes depend on lengths.
-    wanted: the positions of the values that a call returns among these arrays.
+    begin: the position of the first new array among the arrays of a call.
+    wanted: the positions of the values that a call returns among the new arrays.
     ends: the positions at which the outputs, the results per row and all results end among those values.
-    in_order: whether they are the first of these arrays, in order.
-    rest: work for NumPy that follows, given the arrays of a call and these.
-    axes: the axes of steps that are derived from that of the inputs, if lengths are arguments.
+    in_order: whether they are the first of the new arrays, in order.
+    rest: work for NumPy that follows, given the arrays of a call.
+    axes: the axes of steps, if lengths are arguments, that of the inputs first.
     limits: the smallest and the largest length of a sequence, if lengths are arguments; zeros if not.
     run_on: runs the calls on the given arrays and new ones.
     bytes: the memory that is kept between calls.
@@ -95,6 +97,7 @@ class PreparedChainCall:
     zeros: tuple[Array | None, ...]
     new: NewArrays
     shared: SharedBuffers
+    begin: int
     wanted: tuple[int, ...]
     ends: tuple[int, int, int]
     in_order: bool
@@ -147,11 +150,11 @@ class PreparedChainCall:
         fixed = {key: pointer(array) for key, array in kept.items()}
         axes, behind = [*tables], started.behind(prepared.shape.waves)
         shared, sharing = shared_of(kernels, links, prepared.shape.waves, behind, started, axes, anew)
-        alone = [key for key in (*links.results, *anew) if key in kernels.makers and key not in sharing]
-        new = NewArrays.of(kernels, alone, joint, axes)
-        made = [*new.keys, *sharing]
+        alone = [key for key in (*links.results, *anew) if key in kernels.new and key not in sharing]
+        made = [*chain.from_iterable(keys for keys, _ in joint), *alone]
         wanted = tuple(map(made.index, links.results))
-        order = {key: place for place, key in enumerate((*links.inputs, *made))}
+        ahead = [*links.inputs, *(("table", axis) for axis in axes), *sharing]
+        order = {key: place for place, key in enumerate((*ahead, *made))}
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
             task.change(keys, fixed, order)
@@ -162,7 +165,7 @@ class PreparedChainCall:
             kernels_of = zip(prepared.spaces, prepared.in_one_lane, started.follow(positions), strict=True)
             following = [(spaces, in_one) for spaces, in_one, follows in kernels_of if follows == axis]
             reading = [task for task in across if axis == axis_of(task)]
-            first.append(own.filling(following, reading, len(order) + len(first)))
+            first.append(own.filling(following, reading, order["table", axis]))
         for task in across:
             point_across(task, tables)
         rest = list[Rest]()
@@ -172,16 +175,22 @@ class PreparedChainCall:
                 behind[0] = form.finish.changed(keys.nodes, keys.of_functions, fixed, order)
                 if form.finish.rest or form.finish.copied:
                     rest.append(rest_of(form.finish, keys, kept, order))
-        run = runner(prepared, addresses, sources, behind, first)
+        counts = {axis: own.total for axis, own in tables.items()}
+        if tables:
+            counts[ROWS[0]] = tables[axes[0]].rows
+        new = NewArrays([kernels.new[key] for key in alone], [several for _, several in joint])
+        table = NewTable.of(new.alone, counts, len(order) - len(alone))
+        run = runner(prepared, addresses, sources, behind, first, table)
         return cls(
             tuple(map(kernels.zeros.get, links.inputs)),
             new,
             shared,
+            len(ahead),
             wanted,
             (links.outputs, links.rows, len(wanted)),
             wanted == tuple(range(len(wanted))),
             tuple(rest),
-            tuple(positions)[1:],
+            tuple(positions),
             limits,
             run,
             prepared.bytes + shared.bytes + sum(array.nbytes for array in kept.values()),
@@ -212,32 +221,32 @@ class PreparedChainCall:
             prepared.
 
         Raises `InputError` if an index is outside its table, or the sequences do not lie as those of a call
-        that was prepared. Arrays of other types than `numpy.ndarray` are converted, and missing initial
-        memories filled with zeros, only if the first try refuses them.
+        that was prepared. Arrays of other types than `numpy.ndarray` are converted, missing initial memories
+        filled with zeros, and all new arrays allocated by Python, only if the first try refuses them.
         """
+        arrays: list[Any]
+        counts: Sequence[int]
         if places is None:
-            tables, counts, rows = (), (), 0
-        elif self.axes:
+            counts, arrays = (0,), [*given]
+        elif len(self.axes) > 1:
             tables, counts = self.write(places)
-            rows = counts[0]
+            arrays = [*given, *tables]
         else:  # at once
             table, rows, total = places
             self.tables[0].write(rows, total, len(table))
-            tables, counts = (table,), (rows, total)
-        _, along_steps, _, makers, joint = self.new
-        made: list[Array] = []  # `list[Array]()` takes 0.7 us
-        for size, new_of in along_steps:  # one or two, for which a comprehension takes longer
-            made.append(new_of(counts[size]))
-        for new in makers.get(rows) or self.new.makers_for(rows):
-            made.append(new())
-        for several in joint:
-            made += several()
+            counts, arrays = (rows, total), [*given, table]
         if self.shared.order:
-            made += self.shared.arrays(counts[1:])
-        if not self.run_on([*given, *made, *tables]):
-            self.run_on([*with_zeros(given, self.zeros), *made, *tables])
+            arrays += self.shared.arrays(counts[1:])
+        for several in self.new.joint:
+            arrays += several()
+        if not self.run_on(arrays):
+            along = dict(zip((ROWS[0], *self.axes), counts, strict=False))
+            ahead = arrays[len(given) : self.begin]
+            arrays = [*with_zeros(given, self.zeros), *ahead, *self.new.arrays(along)]
+            self.run_on(arrays)
         for rest in self.rest:
-            rest([*with_zeros(given, self.zeros), *made])
+            rest([*with_zeros(given, self.zeros), *arrays[len(given) :]])
+        made = arrays[self.begin :]
         if not self.in_order:
             made = [made[place] for place in self.wanted]
         return made
@@ -250,7 +259,7 @@ class PreparedChainCall:
         block: Any = getattr(self.run_on, "__self__", None)
         if self.tables or self.rest or not isinstance(block, CallBlock):
             return None
-        makers, inner = self.new.others(self.wanted)
+        inner, new = self.new.others(self.wanted)
         total = len(places.tensors.places)
         own = [*places.results, *range(total, total + len(inner))]
         made = dict(zip((*self.wanted, *inner), own, strict=True))
@@ -262,7 +271,7 @@ class PreparedChainCall:
             task.read_from(len(values))
         first = [turn_of(task, 0) for task in packing]
         on_tensors = block.at(places, [*values, *places.parameters], len(inner), first)
-        if not makers and rebind is None:
+        if not inner and rebind is None:
             return on_tensors.block.run
 
         def run(tensors: list[Any]) -> bool:
@@ -271,7 +280,7 @@ class PreparedChainCall:
                 addresses = on_tensors.addresses(tensors, places.parameters)
                 if addresses is None or not rebind(addresses):
                     return False
-            return on_tensors.run(tensors, [array for new in makers for array in new()])
+            return on_tensors.run(tensors, new())
 
         return run
 
@@ -283,7 +292,7 @@ class PreparedChainCall:
         table, rows, total = places
         self.tables[0].write(rows, total, len(table))
         lengths, counts = [table], [rows, total]
-        for axis, own in zip(self.axes, self.tables[1:], strict=True):
+        for axis, own in zip(self.axes[1:], self.tables[1:], strict=True):
             offsets = np.array([0, rows]) if (axis,) == ROWS else derived_offsets(axis, table)
             lengths.append(offsets)
             counts.append(offsets.item(-1))
@@ -420,7 +429,8 @@ def runner(
     fixed: Sequence[list[int]],
     sources: Sequence[Sources],
     behind: Mapping[int, Sequence[ParallelCalls]],
-    first: Sequence[ParallelCalls] = (),
+    first: Sequence[ParallelCalls],
+    new: NewTable,
 ) -> Run:
     """Makes the function that runs the prepared calls of a chain (compiled parts, called kernels, that run in
     one go) on some arrays. It is one call of machine code, unless a contract (the gradient of a weight) takes
@@ -431,7 +441,7 @@ def runner(
     sources: for each kernel, the arguments that change, each with the index of its address.
     behind: the other tasks (repeats and reductions over steps, contracts and sums), by the wave (kernels that
         run at the same time) after which they run.
-    first: the tasks that run before all others.
+    first: the tasks that run before all others. new: the arrays that the code allocates.
     """
     kernels = list(zip(prepared.natives, prepared.spaces, fixed, sources, strict=True))
 
@@ -449,13 +459,14 @@ def runner(
             if wave >= 0:
                 turns.append(turn_of_wave(prepared, wave, sources))
             turns += [turn_of(task, wave) for task in behind.get(wave, ())]
-        return block_of(turns, prepared.reach, prepared.natives[0].processor).run
+        return block_of(turns, prepared.reach, prepared.natives[0].processor, new).run
 
     def run(arrays: Sequence[Array]) -> bool:
         """Runs a prepared call on these arrays: writes their addresses to the argument words that change, and
-        runs all tasks one by one. Returns False, having run nothing, if one of them is no plain NumPy array.
+        runs all tasks one by one. Returns False, having run nothing, if one of them is no plain NumPy array,
+        or the new ones are not among them.
         """
-        if any(type(array) is not np.ndarray for array in arrays):
+        if len(arrays) < new.given + len(new.words) or any(type(array) is not np.ndarray for array in arrays):
             return False
         addresses = [*map(pointer, arrays)]
         for _, _, own, changing in kernels:

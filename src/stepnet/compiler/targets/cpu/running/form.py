@@ -1,6 +1,6 @@
 """The argument arrays of calls with the same numbers of sequences and steps and the same memory layout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.memory import POOL, JointAllocation, RowAllocator, pointer
 from stepnet.compiler.targets.cpu.machine.records import Axis
 from stepnet.compiler.targets.cpu.running.finish import Finish, FinishCall
+from stepnet.compiler.targets.cpu.running.new_arrays import NewArray
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
 from stepnet.compiler.targets.cpu.running.workspace import ENDING_STEPS, SLACK
 from stepnet.ragged.positions import Positions
@@ -144,10 +145,9 @@ class CallForm:
         """
         return [self.cleared(output) for output in self.others.new()]
 
-    def output(self, rows: RowAllocator) -> Callable[[], Array]:
-        """Returns a function that allocates an output's array: zeros if no step writes some of its rows."""
-        new = rows.maker(self.count)
-        return new if self.whole else lambda: self.cleared(new())
+    def output(self, rows: RowAllocator) -> NewArray:
+        """Returns what allocates an output's array: zeros if no step writes some of its rows."""
+        return NewArray(rows.spec(self.count), not self.whole)
 
     def cleared(self, output: Array) -> Array:
         """Fills the new array of an output with zeros if no step writes some of its rows; returns it."""

@@ -119,7 +119,7 @@ class LengthTables:
         self.fixed = {"layout": [*LAYOUTS].index(layout.name), "most": most}
         self.fixed |= {"shortest": shortest, "longest": longest}
         self.write = partial(Struct("3q").pack_into, view(self.numbers), 0)  # rows, total and entries
-        self.total = self.at["words"] + 8 * WORDS.index("total")
+        self.rows, self.total = (self.at["words"] + 8 * WORDS.index(name) for name in ("rows", "total"))
 
     def fit(self, prepared: PreparedChain, follow: Sequence[str]) -> bool:
         """Tells whether prepared calls may run with other lengths: if all kernels (compiled parts) whose
@@ -205,7 +205,7 @@ def point_across(task: AcrossTask, tables: Mapping[str, LengthTables]) -> None:
     their steps.
     """
     if task.across.source.extent == CONST:
-        by_row = next(iter(tables.values())).at["words"] + 8 * WORDS.index("rows")
+        by_row = next(iter(tables.values())).rows
         total = tables[task.across.result.extent[-1]].total if task.grows else by_row
         task.arguments[:, ACROSS["lengths"]] = total
     else:

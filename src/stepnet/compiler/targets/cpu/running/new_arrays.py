@@ -1,84 +1,106 @@
-"""The arrays that each call of a prepared chain allocates: results, and large values between kernels."""
+"""The arrays that each call of a prepared chain allocates: results, and large values between kernels.
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import chain
-from typing import NamedTuple
+    list of a call      the arrays that it gives, tables, buffers      ->      and the new arrays behind them
+
+Machine code allocates them by NumPy's interface in C, in half the time that Python takes. Large ones are
+refused there: they are in huge pages, which Python asks for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from stepnet.compiler.targets.base import Array
-from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Joint, Key, Maker, SizedMaker
+from stepnet.compiler.targets.cpu.machine.memory import (
+    EMPTY,
+    MOSTLY_FULL,
+    ZEROS,
+    maker_of,
+    numpy_function,
+    pointer,
+)
+from stepnet.compiler.values.lending import Spec, bytes_of
+
+NEW = ("make", "dtype", "axes", "sizes", "rows", "most")
+"""The words of a new array: the address of NumPy's function; that of the dtype's object; the number of axes;
+the pointer to their sizes, of which a call sets the first one; the pointer to this number; and the largest
+number of rows of an array that machine code allocates.
+"""
+
+
+class NewArray(NamedTuple):
+    """An array that each call allocates.
+
+    spec: its shape and dtype. is_zeros: whether it begins with zeros.
+    axis: the axis that says the number of its rows at each call; "" for that of the shape.
+    """
+
+    spec: Spec
+    is_zeros: bool = False
+    axis: str = ""
+
+    def array(self, counts: Mapping[str, int]) -> Array:
+        """Allocates the array. counts: the numbers of rows, by axis."""
+        (rows, *others), dtype = (self.spec[0] or (1,)), self.spec[1]
+        shape = (counts.get(self.axis, rows), *others) if self.spec[0] else ()
+        array = maker_of((shape, dtype))()
+        if self.is_zeros:
+            array[...] = 0
+        return array
 
 
 class NewArrays(NamedTuple):
-    """The functions that allocate the arrays which are new at each call of a prepared chain.
+    """The arrays that are new at each call.
 
-    keys: the keys of the arrays, in order.
-    along_steps: allocate those whose sizes depend on lengths, each with the index of its number of steps.
-    by_row: make the functions that allocate the others, given the number of sequences.
-    makers: these functions, by the number of sequences, made once: that saves half the time of a call.
-    joint: allocate several arrays each, of fixed sizes.
+    alone: those that have buffers of their own. joint: allocate several arrays each, ahead of those.
     """
 
-    keys: list[Key]
-    along_steps: list[tuple[int, SizedMaker]]
-    by_row: list[Callable[[int], Maker]]
-    makers: dict[int, list[Maker]]
-    joint: list[Callable[[], list[Array]]]
+    alone: Sequence[NewArray]
+    joint: Sequence[Callable[[], list[Array]]]
+
+    def arrays(self, counts: Mapping[str, int]) -> list[Array]:
+        """Allocates all arrays. counts: the numbers of rows, by axis."""
+        joint = [array for several in self.joint for array in several()]
+        return joint + [new.array(counts) for new in self.alone]
+
+    def others(self, given: Sequence[int]) -> tuple[list[int], Callable[[], list[Array]]]:
+        """Returns the positions of the arrays but for those at the positions `given`, and a function that
+        allocates these; all sizes are those of the shapes.
+        """
+        places = [place for place in range(len(self.arrays({}))) if place not in given]
+
+        def new() -> list[Array]:
+            """Allocates the arrays that no caller gives."""
+            made = self.arrays({})
+            return [made[place] for place in places]
+
+        return places, new
+
+
+class NewTable(NamedTuple):
+    """Table of the arrays that machine code allocates.
+
+    given: the number of objects in a list behind which it adds them. words: `NEW` for each.
+    held: what the words point to.
+    """
+
+    given: int
+    words: Array
+    held: tuple[Any, ...]
 
     @classmethod
-    def of(
-        cls, kernels: ChainArrays, keys: Sequence[Key], joint: Sequence[Joint], axes: Sequence[str]
-    ) -> "NewArrays":
-        """Takes the arrays of the prepared chain, and the keys of those to allocate.
-
-        joint: further ones, of which several have one buffer. axes: the axes of the steps, if lengths are
-        arguments of the calls.
-        """
-        growing = [key for key in keys if key in kernels.grows]
-        others = [key for key in keys if key not in kernels.grows]
-        return cls(
-            [*growing, *others, *chain.from_iterable(own for own, _ in joint)],
-            [(1 + axes.index(kernels.grows[key]), kernels.growing[key]) for key in growing],
-            [
-                kernels.by_row[key].maker if key in kernels.by_row else fixed(kernels.makers[key])
-                for key in others
-            ],
-            {},
-            [several for _, several in joint],
-        )
-
-    def makers_for(self, rows: int) -> list[Maker]:
-        """Makes and keeps the functions that allocate arrays for a number of sequences."""
-        made = self.makers[rows] = [maker(rows) for maker in self.by_row]
-        return made
-
-    def others(self, given: Sequence[int]) -> tuple[list[Callable[[], list[Array]]], list[int]]:
-        """Returns functions that allocate the arrays of fixed sizes, but for those at the positions `given`,
-        and the positions of these arrays.
-        """
-        alone = [partial(listed, new) for new in self.makers_for(0)]
-        makers, places, begin = list[Callable[[], list[Array]]](), list[int](), 0
-        for new in (*alone, *self.joint):
-            count = len(new())
-            own = [place for place in range(count) if begin + place not in given]
-            if own:
-                makers.append(new if len(own) == count else partial(chosen, new, own))
-            places += [begin + place for place in own]
-            begin += count
-        return makers, places
+    def of(cls, arrays: Sequence[NewArray], counts: Mapping[str, int], given: int) -> "NewTable":
+        """Makes the table of some arrays. counts: the addresses of the numbers of rows, by axis."""
+        dtypes = [np.dtype(new.spec[1]) for new in arrays]
+        sizes = [np.array(new.spec[0] or (1,), np.int64) for new in arrays]
+        rows = list[tuple[int, ...]]()
+        for new, dtype, own in zip(arrays, dtypes, sizes, strict=True):
+            each = max(1, bytes_of((new.spec[0][1:], dtype)))
+            make = numpy_function(ZEROS if new.is_zeros else EMPTY)
+            count = counts.get(new.axis, pointer(own))
+            rows.append((make, id(dtype), len(new.spec[0]), pointer(own), count, (MOSTLY_FULL - 1) // each))
+        return cls(given, np.array(rows, np.int64).reshape(-1, len(NEW)), (dtypes, sizes))
 
 
-def listed(new: Maker) -> list[Array]:
-    """Allocates an array, as a list of one."""
-    return [new()]
-
-
-def chosen(new: Callable[[], list[Array]], own: Sequence[int]) -> list[Array]:
-    """Allocates several arrays; returns those at the positions `own`."""
-    made = new()
-    return [made[place] for place in own]
-
-
-def fixed(new: Maker) -> Callable[[int], Maker]:
-    """Adapts a function that allocates an array of a fixed size to any number of sequences."""
-    return lambda _: new
+NOTHING_NEW = NewTable.of((), {}, 0)

@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
     space: the workspace.
     order: the table of the rows.
-    own: the positions of these rows among the rows of the step.
+    own: the positions of these rows among the rows of the step; None for all of them, in order.
     lanes: the number of lanes.
     words: the arguments of the machine code, from the one called "steps" on.
     tables: the other tables that these point to, kept alive.
@@ -47,7 +47,7 @@ class Share(NamedTuple):
 
     space: Workspace
     order: Array
-    own: Array
+    own: Array | None
     lanes: int
     words: tuple[int, ...]
     tables: Lanes
@@ -93,7 +93,10 @@ class RowSteps:
         prepared, shares, numbers = arranged
         self.starts[rows] = numbers
         for share in shares:
-            rows.take(share.own, out=share.order, mode="clip")  # needs no buffer
+            if share.own is None:
+                share.order[...] = rows
+            else:
+                rows.take(share.own, out=share.order, mode="clip")  # needs no buffer
         if self.latest.get(id(prepared)) is not arranged:
             self.latest.pop(id(prepared), None)  # an interrupt may leave a mixture of both
             for share in shares:
@@ -140,7 +143,8 @@ class RowSteps:
             order = np.zeros(len(part.order), np.int64)
             tables = order, part.first, part.steps, self.starts, self.lengths, self.numbers
             words = int(part.steps[0]), *map(pointer, tables)
-            shares.append(Share(space, order, part.order, part.count, words, part))
+            own = None if np.array_equal(part.order, np.arange(count)) else part.order
+            shares.append(Share(space, order, own, part.count, words, part))
         return Arranged(prepared, tuple(shares), np.arange(count))
 
     def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
