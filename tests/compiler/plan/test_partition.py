@@ -139,6 +139,9 @@ def test_a_thread_that_computes_all_units_waits_for_none():
     way = partition(load("gru", 64), call(4), 2, MACHINE).weighed[-1]
     slow = partition(load("gru", 64), call(4), 2, replace(MACHINE, exchange=1e6)).weighed[-1]
     assert (way.how, way.blocks, slow.seconds) == ("units", (4,), way.seconds)
+    alone, fast = replace(MACHINE, flops=1e8), replace(MACHINE, flops=1e20)
+    times = [load("gru", 64).loop.seconds(4, threads, each) for threads in (1, 2) for each in (alone, fast)]
+    assert times[0] - times[1] == times[2] - times[3], "its elementwise work is not divided either"
 
 
 @pytest.mark.parametrize(("part", "how"), [(0.93, "units"), (0.97, "alone")])

@@ -77,22 +77,33 @@ def test_long_calls_have_no_more_lanes_than_stay_at_work_until_the_end() -> None
     lengths = np.array([500, 340, 320, *range(8, 130, 2)])
     total = int(lengths.sum())
     laid = laid_out(lengths)
-    assert [lanes for lanes, _ in laid.sets(2, EVEN_SECONDS / 2)] == [32, 32]
+    assert [lanes for lanes, _ in laid.sets(2, EVEN_SECONDS / 2, 8)] == [32, 32]
     # There are steps for 10.6 lanes of 500, so 8 have more than these, each about as many.
-    ((count, words),) = laid.sets(1, EVEN_SECONDS)
+    ((count, words),) = laid.sets(1, EVEN_SECONDS, 8)
     assert count == 8
     assert total / 8 <= words[1] < 1.01 * total / 8
     # Each of two sets has 8, as products are computed for so many rows at a time.
-    sets = laid.sets(2, EVEN_SECONDS)
+    sets = laid.sets(2, EVEN_SECONDS, 2)
     assert [lanes for lanes, _ in sets] == [8, 8]
     assert max(words[1] for _, words in sets) == 500
+
+
+@pytest.mark.parametrize(
+    ("threads", "fewest", "lanes"), [(1, 2, [4]), (1, 8, [8]), (2, 2, [2, 2]), (2, 4, [4, 4])]
+)
+def test_few_sequences_at_work_have_as_few_lanes_where_few_rows_are_enough(
+    threads: int, fewest: int, lanes: list[int]
+) -> None:
+    """There are steps for 2.4 lanes of 500."""
+    laid = laid_out(np.array([500, *[50] * 14]))
+    assert [count for count, _ in laid.sets(threads, EVEN_SECONDS, fewest)] == lanes
 
 
 @pytest.mark.parametrize(("number", "sets"), [(40, 2), (12, 1), (16, 1)])
 def test_sequences_of_about_one_length_have_a_lane_each(number: int, sets: int) -> None:
     for shortest in (100, 90):
         lengths = np.linspace(100, shortest, number).astype(np.int64)
-        assert [lanes for lanes, _ in laid_out(lengths).sets(sets, 1.0)] == [number // sets] * sets
+        assert [lanes for lanes, _ in laid_out(lengths).sets(sets, 1.0, 2)] == [number // sets] * sets
 
 
 def test_threads_that_lay_sequences_out_at_once_share_the_tables() -> None:

@@ -16,7 +16,7 @@ from stepnet.compiler.plan.partition import How
 from stepnet.compiler.targets.cpu.costs import machine_for, table_machine
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.processor import host_processor
-from stepnet.compiler.targets.cpu.products.reads import far_reads
+from stepnet.compiler.targets.cpu.products.reads import cycle_seconds, far_reads
 from stepnet.compiler.targets.cpu.rates import are_rates, forced, store_rates
 from stepnet.compiler.targets.cpu.threads.exchanges import ExchangeRates, exchange_rates
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL
@@ -45,9 +45,9 @@ PATIENCE = 10
 """A turn may be so many times as long for a call whose threads were always late, as other processes run."""
 WORTH = 2.0
 """A call counts if it takes so many times as long as one that does next to nothing."""
-RATES = "caches", *FITTED, *(field.name for field in fields(ExchangeRates))
-"""The names of all that is measured: caches, rates that are fitted to times of calls, and what two threads
-cost each other.
+RATES = "caches", "cycle", *FITTED, *(field.name for field in fields(ExchangeRates))
+"""The names of all that is measured: caches, the cycle, rates that are fitted to times of calls, and what two
+threads cost each other.
 """
 
 
@@ -154,8 +154,8 @@ def made(cell: str, units: int) -> RNN:
 
 
 def measure(quiet: bool = False) -> Tuning:
-    """Measures how fast far memory is and what two threads cost each other, times calls of all sizes in all
-    ways, fits the other rates of this machine to the times, and keeps all of them.
+    """Measures how fast far memory and a cycle are and what two threads cost each other, times calls of all
+    sizes in all ways, fits the other rates of this machine to the times, and keeps all of them.
 
     quiet: whether no progress bar is drawn.
     """
@@ -169,7 +169,7 @@ def measured(quiet: bool) -> Tuning:
     table = table_machine(processor)
     far = far_reads(processor, table.caches[-1])
     caches, reads = (*table.caches[:2], far.cache), (*table.reads[:2], far.near, far.far)
-    machine = replace(table, caches=caches, reads=reads)
+    machine = replace(table, caches=caches, reads=reads, cycle=cycle_seconds(processor))
     if (exchange := exchange_rates(processor)) is not None:
         machine = replace(machine, **asdict(exchange))
     nothing, *calls = timed_calls()

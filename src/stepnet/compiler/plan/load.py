@@ -1,18 +1,22 @@
 """Estimates of the time of a recurrence, from the bytes and operations of its steps and the machine's rates.
 
 A step of `rows` sequences multiplies rows by parameters. That takes as long as the multiply-adds, or as long
-as reading the parameters, whichever is longer:
+as reading the parameters, or as the operations from a memory to its next value, which wait for each other,
+whichever is longest:
 
     few rows, parameters far away     |== reading ==============|
                                       |== computing ==|
     many rows                         |== reading ==|
                                       |== computing ====================|
+    few units                         |== computing ==|
+                                      |== operations that wait for each other ==|
 
 Work before and after the loop is done on the rows of many steps at once, so only its computing counts. The
 estimates decide how a call runs, and do not affect its results.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -40,6 +44,7 @@ class Machine:
     reads: the rates at which bytes of parameters are read from each of these, and from memory.
     rate: bytes of parameters times rows that are multiplied, in tiles of many rows.
     flops: elementwise operations.
+    cycle: the time of a cycle: a quarter of a multiply-add that waits for the one before.
     step: the time of a step besides its work.
     sequence: the time for each sequence besides its steps: to find its place, and to begin and end it.
     barrier: the time until two threads have waited for each other, and read what the other wrote before.
@@ -67,6 +72,7 @@ class Machine:
     reads: tuple[float, float, float, float]
     rate: float
     flops: float
+    cycle: float
     step: float
     sequence: float
     barrier: float
@@ -271,10 +277,12 @@ class StageLoad:
         processor. others: the bytes of other parameters that a thread has read since it read these.
         """
         thread_bytes = self.thread_bytes(threads)
+        # The thread with most of the products has as much of the elementwise work on them: all of one block.
+        share = thread_bytes / self.weights if self.weights else 1 / threads
         reading = machine.reading(thread_bytes, threads, others) / thread_bytes if thread_bytes else 0.0
         seconds = sum(product.seconds(rows, threads, reading, machine) for product in self.products)
-        of_others = self.exchanged * rows * (1 - thread_bytes / self.weights) if self.exchanged else 0.0
-        return seconds + self.flops * rows / threads / machine.flops + of_others / machine.exchange
+        of_others = self.exchanged * rows * (1 - share)
+        return seconds + self.flops * rows * share / machine.flops + of_others / machine.exchange
 
 
 @dataclass(frozen=True)
@@ -339,6 +347,8 @@ def most_block_steps(weights: int, lanes: int) -> int:
     return max(1, PAUSE_BYTES // weights, min(PAUSE_ROWS // lanes, MOST_PAUSE_BYTES // weights))
 
 
+NEARLY_TWICE = 1.75
+"""The factor from which a step of twice as many rows takes nearly twice as long."""
 WORDS = 32
 """The assumed number of words per row where a call's words are not known, as in `explain`."""
 
@@ -350,16 +360,32 @@ class Load:
     loop: the work at each step of its loop.
     others: the work for each step besides.
     inner_steps: the work on inner sequences, by axis.
+    chain: the cycles of the operations from a memory of a step to its next value, each of which waits for the
+        one before; 0 for none.
     """
 
     loop: StageLoad
     others: StageLoad
     inner_steps: tuple[InnerStepWork, ...] = ()
+    chain: int = 0
 
     @property
     def is_plain(self) -> bool:
         """Tells whether all work is besides the loop over the steps."""
         return self.loop.is_empty and not self.inner_steps
+
+    def step_seconds(self, rows: float, together: int, machine: Machine) -> float:
+        """Estimates the seconds of a step of some rows, without barriers. `together` threads share it."""
+        step = self.loop.seconds(rows, together, machine) + machine.step
+        return overlapped(step, self.chain * machine.cycle, machine.overlap)
+
+    def fewest_rows(self, together: int, most: int, machine: Machine) -> int:
+        """Returns the fewest rows, a power of two, of which twice as many take nearly twice as long, so that
+        more rows at once gain little; `most` if there are none below.
+        """
+        times = [self.step_seconds(1 << power, together, machine) for power in range(most.bit_length())]
+        pairs = pairwise(times)
+        return next((1 << at for at, (one, two) in enumerate(pairs) if two > NEARLY_TWICE * one), most)
 
     def seconds(self, size: CallSize, sets: int, together: int, machine: Machine, block: int = 0) -> float:
         """Estimates the seconds of a call on `sets` threads with sequences of their own, or `together`
@@ -382,7 +408,7 @@ class Load:
         iterations = max(size.longest, size.steps / lanes)
         rows = size.steps / iterations / sets
         seconds = size.filled * machine.sequence
-        seconds += iterations * (self.loop.seconds(rows, together, machine) + machine.step)
+        seconds += iterations * self.step_seconds(rows, together, machine)
         counts = size.inner_steps or (WORDS,) * len(self.inner_steps)
         for work, inner_steps in zip(self.inner_steps, counts, strict=True):
             seconds += iterations * work.seconds(rows, inner_steps, together, machine)

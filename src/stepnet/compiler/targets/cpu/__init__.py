@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from stepnet.compiler.targets.cpu.products.arithmetic import PAIRS, WIDENED_PAIRS, arithmetic
     from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS, MatrixTiles
-    from stepnet.compiler.targets.cpu.products.reads import FarReads
+    from stepnet.compiler.targets.cpu.products.reads import FarReads, cycle_seconds
     from stepnet.compiler.targets.cpu.products.tile import FetchList, LeftOperand, accumulate
     from stepnet.compiler.targets.cpu.products.tiles import (
         LARGE_BYTES,
@@ -84,6 +84,7 @@ __all__ = [
     "cheapest",
     "chosen_processor",
     "cover",
+    "cycle_seconds",
     "cycles",
     "host_processor",
     "key_of",
@@ -109,7 +110,7 @@ __getattr__ = late_names(
     ("machine.processor", "chosen_processor host_processor permitted supported_processors up_to without_amx"),
     ("products.arithmetic", "PAIRS WIDENED_PAIRS arithmetic"),
     ("products.matrix", "TILE_WRITERS MatrixTiles"),
-    ("products.reads", "FarReads"),
+    ("products.reads", "FarReads cycle_seconds"),
     ("products.tile", "FetchList LeftOperand accumulate"),
     ("products.tiles", "LARGE_BYTES Tile cheapest cover cycles tiles"),
     ("rates", "NAMES key_of store_rates stored_rates"),

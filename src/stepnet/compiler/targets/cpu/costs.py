@@ -29,6 +29,7 @@ COSTS = CostModel(
         reads=(700e9, 170e9, 86e9, 25e9),
         rate=450e9,
         flops=90e9,
+        cycle=0.25e-9,
         step=0.12e-6,
         sequence=0.12e-6,
         barrier=0.14e-6,

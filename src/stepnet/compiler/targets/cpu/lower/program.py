@@ -12,6 +12,7 @@ from stepnet.compiler.plan.passes.when import When, when
 from stepnet.compiler.plan.phases import phases
 from stepnet.compiler.plan.plan import Plan, picks
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
+from stepnet.compiler.targets.cpu.lower.latency import chain_cycles
 from stepnet.compiler.targets.cpu.lower.loop_load import estimate_load
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop, Loop, Phase, is_one_loop
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork, StepResult
@@ -162,7 +163,8 @@ class Lowering:
             axes=tuple(self.axes.values()),
             inner_arrays=tuple(self.inner_arrays),
         )
-        cost = estimate_load(program, self.processor)
+        chain = chain_cycles(self.body, self.recur.memories, self.recur.following)
+        cost = replace(estimate_load(program, self.processor), chain=chain)
         works = sequence, ended, totals
         return Lowered(program, self.constants, *works, self.arguments, frozenset(rows), cost)
 

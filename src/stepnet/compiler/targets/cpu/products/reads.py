@@ -1,4 +1,4 @@
-"""Measurement of how fast a processor reads memory that no near cache holds.
+"""Measurement of how fast a processor reads memory that no near cache holds, and of how long its cycles are.
 
 The caches that a system reports may be shared with other machines, of which a virtual one has only a part. So
 buffers of growing size are read again and again: the last cache holds as much as is read at its rate.
@@ -27,6 +27,10 @@ HELD = 0.85
 """A cache holds what is read at this fraction of its rate, and loses some of what is twice as large."""
 PIECE, TURNS = 2**21, 7
 """Buffers are read in pieces of so many bytes, so often."""
+CHAIN, CHAINS = 2**18, 20
+"""The multiply-adds of a chain, and how often it is computed: some 400 microseconds each, as a clock that is
+faster for a moment says nothing of calls.
+"""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,20 @@ def far_reads(processor: Processor, cache: int) -> FarReads:
         rates[size] = reading_rate(processor, pointer(buffer), size)
         size *= 2
     return FarReads.of(rates, cache)
+
+
+def cycle_seconds(processor: Processor) -> float:
+    """Measures the seconds of a cycle: a quarter of a multiply-add that waits for the one before (half of the
+    two operations, where there is none). The least time of some chains counts.
+    """
+    function = machine_code("products.reads", processor).function("waits", ctypes.c_int64)
+    words, now = np.array([0, CHAIN, 0], np.int64), thread_clock()
+    least = float("inf")
+    for _ in range(CHAINS):
+        begun = now()
+        function.call(pointer(words))
+        least = min(least, now() - begun)
+    return least / CHAIN / (4 if processor.has_fused else 8)
 
 
 def reading_rate(processor: Processor, address: int, size: int) -> float:

@@ -187,7 +187,7 @@ class BlockWriter(BlockArrays):
         arranger = self.arrangers.setdefault(key, Arranger((native,), ((0,),)))
         laid = SequenceLayout.of(call.positions)
         (way,) = arranger.arranged((call,), (laid,)).ways
-        sets = laid.sets(way.sets * way.parts, way.seconds)
+        sets = laid.sets(way.sets * way.parts, way.seconds, native.fewest_lanes(way.threads_per_step))
         lanes = tuple(power_of_two(2 * count - 1) for count, _ in sets)
         shape = Shape(((0,),), (lanes,), (way.threads_per_step,), (0,), (native.room(call),), False, (1,))
         prepared = self.scratch.get((key, shape))

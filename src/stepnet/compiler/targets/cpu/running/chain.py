@@ -57,11 +57,11 @@ PREPARED_STEP_BYTES = 32 * 2**20
 class HasSets(Protocol):
     """Protocol of a class that divides a call's sequences into sets of lanes (slots), one for each thread."""
 
-    def sets(self, count: int, seconds: float) -> Sets:
+    def sets(self, count: int, seconds: float, fewest: int) -> Sets:
         """Divides the sequences of a call into at most `count` sets of lanes (slots that run one sequence
         after another), one for each thread: returns, for each set, the number of lanes and the arguments that
-        describe it to machine code. seconds: the estimated time of the whole call, on which the number of
-        lanes may depend.
+        describe it to machine code. seconds, fewest: the estimated time of the whole call, and the number of
+        lanes from which more gain little; on both the number of lanes may depend.
         """
         ...
 
@@ -121,13 +121,17 @@ class KernelChain:
         makers: Sequence[HasSets] = layouts if ending is None else (ending,)
         # The time of all kernels together: the layers of a wavefront need the same lanes.
         seconds = sum(way.seconds for way in arranged.ways)
+        fewest = max(
+            native.fewest_lanes(way.threads_per_step)
+            for native, way in zip(self.natives, arranged.ways, strict=True)
+        )
         parts = tuple(way.parts if ending is None else 1 for way in arranged.ways)
         alone = [
             native.rows_are_alone and way.sets == 1 and ending is None
             for native, way in zip(self.natives, arranged.ways, strict=True)
         ]
         sets = [
-            (laid.in_one_lane if in_one else own.sets(way.sets, seconds)) * count
+            (laid.in_one_lane if in_one else own.sets(way.sets, seconds, fewest)) * count
             for laid, own, in_one, way, count in zip(
                 layouts, makers, alone, arranged.ways, parts, strict=True
             )

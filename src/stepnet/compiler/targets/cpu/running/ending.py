@@ -107,10 +107,10 @@ class Ending:
         self.rooms: list[Room] = []
         self.spaces: Sequence[Workspace] = ()
 
-    def sets(self, count: int, seconds: float) -> Sets:
+    def sets(self, count: int, seconds: float, fewest: int) -> Sets:
         """Returns at most `count` sets of lanes (slots that run sequences), one for each thread: for each
         set, the number of lanes and the arguments that describe it. All lanes take their sequences from one
-        queue, so the estimated time `seconds` is not used.
+        queue, so the estimated time `seconds` and the `fewest` lanes that pay are not used.
         """
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)

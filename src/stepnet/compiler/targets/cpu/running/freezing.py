@@ -62,7 +62,7 @@ def frozen_call(
     if started.copied or not started.forms[0].whole or alone.seconds > MOST_SECONDS:
         return None
     laid = SequenceLayout.of(call.positions)
-    sets = laid.in_one_lane if native.rows_are_alone else laid.sets(1, alone.seconds)
+    sets = laid.in_one_lane if native.rows_are_alone else laid.sets(1, alone.seconds, native.fewest_lanes(1))
     lanes = tuple(count for count, _ in sets)
     prepared = PreparedChain(
         chain.natives, Shape(((0,),), (lanes,), (1,), (0,), (native.room(call),), False, (1,))

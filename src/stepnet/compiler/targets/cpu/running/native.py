@@ -20,6 +20,7 @@ from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.products.constants import constant_values
+from stepnet.compiler.targets.cpu.products.tiles import MOST_ROWS
 from stepnet.compiler.targets.cpu.rates import FORCED
 from stepnet.compiler.targets.cpu.running.finish import Finish
 from stepnet.compiler.targets.cpu.running.form import (
@@ -70,6 +71,7 @@ class Native:
         self.pack_pointers = Struct(f"{len(self.array_words)}q").pack_into
         self.padded = {each.argument: each for each in compiled.inner if each.padded != each.type.size}
         self.partitions: dict[tuple[int, CallSize], Partition] = {}
+        self.fewest: dict[int, int] = {}
         self.by_sequence = compiled.sequences is not None or compiled.ended is not None
         self.kind = self.kind_of(plan)
 
@@ -160,6 +162,15 @@ class Native:
             machine = machine_for(self.processor)
             known = self.partitions[key] = partition(self.compiled.load, size, most, machine, FORCED.get())
         return known
+
+    def fewest_lanes(self, together: int) -> int:
+        """Returns the number of lanes (slots that run sequences) from which more gain little, of a thread of
+        `together` that share each step: at most the rows of the largest register tile.
+        """
+        if together not in self.fewest:
+            machine = machine_for(self.processor)
+            self.fewest[together] = self.compiled.load.fewest_rows(together, MOST_ROWS, machine)
+        return self.fewest[together]
 
     @property
     def rows_are_alone(self) -> bool:

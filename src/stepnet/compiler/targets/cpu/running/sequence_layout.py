@@ -35,8 +35,6 @@ FEW = 32
 EVEN_SECONDS = 1e-3
 """Calls that take at least this long have as few lanes as they need. To distribute sequences over fewer lanes
 takes some 20 microseconds longer than one lane per sequence."""
-FEWEST_LANES = MOST_ROWS
-"""A set has at least this many lanes if there are enough sequences: the rows of the largest register tile."""
 WORTH = 0.9
 """Fewer lanes are used if lanes x steps shrinks below this fraction: not for sequences of similar lengths."""
 NUMBERS = np.arange(4096)
@@ -101,7 +99,7 @@ class SequenceLayout:
             numbers = NUMBERS if self.longest <= len(NUMBERS) else np.arange(self.longest)
         self._held: list[Any] = [positions.starts, lengths, numbers]
         self.places = tuple(map(pointer, self._held))
-        self._sets: dict[tuple[int, bool], Sets] = {}
+        self._sets: dict[tuple[int, int], Sets] = {}
 
     @classmethod
     def of(cls, positions: Positions) -> "SequenceLayout":
@@ -121,15 +119,16 @@ class SequenceLayout:
         """Zeros [batch]: each sequence's number of earlier steps, if a call begins with the first."""
         return np.zeros(self.rows, np.int64)
 
-    def sets(self, count: int, seconds: float) -> Sets:
+    def sets(self, count: int, seconds: float, fewest: int) -> Sets:
         """Divides the sequences into at most `count` sets of lanes (slots that run sequences), one for each
-        thread; returns the arguments of each set. seconds: the estimated time of the whole call.
+        thread; returns the arguments of each set. seconds: the estimated time of the whole call. fewest: the
+        number of lanes of a set from which more gain little.
         """
-        even = seconds >= EVEN_SECONDS
-        known = self._sets.get((count, even))
+        fewest = fewest if seconds >= EVEN_SECONDS else 0
+        known = self._sets.get((count, fewest))
         if known is None:
-            lanes = self._lanes(count, even)
-            known = self._sets[count, even] = tuple(map(self._words, lanes))
+            lanes = self._lanes(count, fewest)
+            known = self._sets[count, fewest] = tuple(map(self._words, lanes))
         return known
 
     @computed_once
@@ -144,26 +143,29 @@ class SequenceLayout:
         first, steps = np.array([0, self.filled]), np.array([self.steps])
         return (self._words(Lanes(order, first, steps)),)
 
-    def _lanes(self, count: int, even: bool) -> list[Lanes]:
+    def _lanes(self, count: int, fewest: int) -> list[Lanes]:
         """Assigns sequences to lanes (slots that run sequences), in at most `count` sets, one for each
-        thread; no sets if all sequences are empty. even: whether to use only as many lanes as can stay active
-        until the end, if these do not leave much more room unused.
+        thread; no sets if all sequences are empty. fewest: use only about as many lanes of each set as can
+        stay active until the end, but at least so many, if these do not leave much more room unused; 0 for
+        all lanes.
         """
         if not self.filled:
             return []
         lanes = lanes_for(self.lengths, LANES * count)
-        if even and (most := self._working_lanes(count) * count) < lanes.count:
+        if fewest and (most := self._working_lanes(count, fewest) * count) < lanes.count:
             fewer = lanes_for(self.lengths, most)
             lanes = fewer if fewer.room < WORTH * lanes.room else lanes
         count = min(count, lanes.count)
         return [lanes] if count == 1 else [lanes.every_nth(place, count) for place in range(count)]
 
-    def _working_lanes(self, count: int) -> int:
-        """Returns the largest number, a power of two, of lanes (slots that run sequences) per thread that can
-        all stay busy until the end. count: the number of threads.
+    def _working_lanes(self, count: int, fewest: int) -> int:
+        """Returns the number, a power of two, of lanes (slots that run sequences) per thread that can all
+        stay busy until the end: rounded down to a multiple of the largest register tile's rows, and up if
+        they are fewer. count: the number of threads. fewest: the least number.
         """
-        working = max(1, self.steps // (self.longest * count))
-        return min(LANES, max(FEWEST_LANES, power_of_two(working)))
+        working = -(-self.steps // (self.longest * count))
+        least = power_of_two(2 * working - 1) if working < MOST_ROWS else power_of_two(working)
+        return min(LANES, max(fewest, least))
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
         """Returns the number of lanes (slots that run sequences), and the arguments that describe them to

@@ -132,10 +132,9 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
     other, their errors would add up to more than 2 ulp.
     """
     precision, half = precision_of(x.type), code.splat(x.type, 0.5)
-    size = clamped(code, magnitude(code, x), None, 20.0)
     # In float32, rounded ln 2 has an error of 2^-28. n multiplies it, but where n is large, tanh is near 1.
-    small = reduced(code, size, -2, precision.bias, unsplit=precision is SINGLE and code.processor.has_fused)
-    power = as_exponent(code, as_integer(code, small.shifted), x.type)
+    unsplit = precision is SINGLE and code.processor.has_fused
+    small, power = reduced_up_to(code, magnitude(code, x), -2, precision.bias, 20.0, unsplit)
     c = scaled_expm1(code, small, -2)
     above = code.fused(power, c, code.fused(power, code.fneg(half), half))
     below = code.fused(code.fneg(power), c, code.fused(power, half, half))
@@ -152,9 +151,11 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
     2^-64, so that 2^n has room to grow until the quotient underflows.
     """
     precision = precision_of(x.type)
+    first = code.splat(x.type, precision.exp_first)
+    limited = x if has_masks(code) else code.select(code.fcmp_ordered("<", x, first), first, x)
     # Beyond 40 the result is 1, and up to there 2^(n - 64) is a normal number.
-    small = reduced(code, clamped(code, x, precision.exp_first, 40.0), -1, precision.bias - 64)
-    power, r = as_exponent(code, as_integer(code, small.shifted), x.type), small.r
+    small, power = reduced_up_to(code, limited, -1, precision.bias - 64, 40.0)
+    r = small.r
     if not code.processor.has_fused:
         # Without fused operations the form below has an error of 2.07 ulp, so this is 1 / (1 + 2^n e^-r).
         c = code.splat(x.type, 2.0**-64)
@@ -162,11 +163,15 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
     # Adding 2^-100 keeps the square from underflowing, which is slow on some processors.
     square = code.fused(r, r, code.splat(x.type, 2.0**-100))
     three_quarters = Fraction(3, 4)
-    b = horner(code, square, [three_quarters * term for term in (2, *coth_series(precision))])
-    d = code.fused(r, code.splat(x.type, float(three_quarters)), b)
+    two, *series = (three_quarters * term for term in (2, *coth_series(precision)))
+    begin = code.fused(r, code.splat(x.type, float(three_quarters)), code.splat(x.type, float(two)))
+    d = code.fused(square, horner(code, square, series), begin)  # b + r, without waiting for b
     s = code.fused(r, code.splat(x.type, float(-2 * three_quarters)), d)
     above = code.fmul(d, code.splat(x.type, 2.0**-64))
-    return code.fdiv(above, code.fused(power, s, above))
+    result = code.fdiv(above, code.fused(power, s, above))
+    if not has_masks(code):
+        return result
+    return code.select(code.fcmp_unordered(">=", x, first), result, code.splat(x.type, 0.0))
 
 
 def log(code: Code, x: ir.Value) -> ir.Value:
@@ -238,11 +243,43 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, unsplit: bool = Fals
     return Reduced(shifted, code.fused(n, low, coarse), coarse, code.fmul(n, low))
 
 
+def reduced_up_to(
+    code: Code, x: ir.Value, scale: int, bias: int, last: float, unsplit: bool = False
+) -> tuple[Reduced, ir.Value]:
+    """Writes code that reduces the argument x of e^(scale x), as `reduced` does, where x may be large and
+    scale is negative. last: the argument beyond which the result no longer changes.
+
+    Returns r, and 2^n times the power of two that belongs to the bias; beyond `last` both may be 0.
+    """
+    if not has_masks(code):
+        small = reduced(code, clamped(code, x, None, last), scale, bias, unsplit)
+        return small, as_exponent(code, as_integer(code, small.shifted), x.type)
+    small, zero = reduced(code, x, scale, bias, unsplit), code.splat(x.type, 0.0)
+    inside = code.fcmp_unordered("<=", x, code.splat(x.type, last))
+    power = as_integer(code, as_exponent(code, as_integer(code, small.shifted), x.type))
+    power = code.select(inside, power, code.splat(power.type, 0))
+    parts = (code.select(inside, each, zero) for each in (small.r, small.coarse, small.fine))
+    return Reduced(small.shifted, *parts), code.bitcast(power, x.type)
+
+
+def has_masks(code: Code) -> bool:
+    """Tells whether instructions set numbers to zero where a comparison says so, in no time: the comparison
+    is done meanwhile, where all others would wait for a limited argument.
+    """
+    return code.processor.has_fused and code.processor.has("avx512vl")
+
+
 def scaled_expm1(code: Code, reduced: Reduced, scale: int) -> ir.Value:
     """Writes (e^(scale r) - 1) / scale = r + r² q(r) / scale of a reduced argument r (`exp_tail`)."""
     r = reduced.r
     precision = precision_of(r.type)
-    tail = horner(code, r, [term / scale for term in exp_tail(precision, scale)])
+    terms = [term / scale for term in exp_tail(precision, scale)]
+    if precision is SINGLE and code.processor.has_fused:
+        # r² as r (r + 2^-40), which underflows only where r is below 2^-86: r does not wait for the terms.
+        square = code.fmul(r, code.fadd(r, code.splat(r.type, 2.0**-40)))
+        tail = code.fused(square, horner(code, r, terms[2:]), horner(code, r, terms[:2]))
+        return code.fused(square, tail, r)
+    tail = horner(code, r, terms)
     # Not r * r first: it may underflow, which slows the processor down, although r itself does not.
     tail = code.fmul(r, tail)
     if precision is SINGLE:
