@@ -8,7 +8,7 @@
     sanitized         a kernel of each kind, for compute-sanitizer
     engine_times      loops as they are chosen, and whole calls, beside their estimates
     schedules         loops by schedules of one's choice
-    calibrate         from their times to the row of `tensor/costs.py`
+    calibrate         from their times to the row of `tensor/facts.py`
     exchanges, arithmetic   microbenchmarks in CUDA C++, by `microbenchmarks`
     memory_rates      moves, sums and products
     selfcheck_torch   modules of PyTorch, beside torch.nn

@@ -54,7 +54,7 @@ def prepare() -> None:
 
 @app.command()
 def facts(result: Annotated[Path, typer.Argument(help="The file of a report.")]) -> None:
-    """Print the row of `tensor/costs.py` for the GPU of a report, fitted to its times."""
+    """Print the row of `tensor/facts.py` for the GPU of a report, fitted to its times."""
     from bench.gpu.calibrate import calibration
 
     typer.echo(calibration(result))

@@ -1,9 +1,9 @@
-"""The facts of a GPU for `tensor/costs.py`, fitted to the times of loops that were measured on it.
+"""The facts of a GPU for `tensor/facts.py`, fitted to the times of loops that were measured on it.
 
 times of loops by schedule  --least squares of relative errors, no time below zero-->  TensorFacts
 
 The estimate of a step is a sum of the facts, each as often as a loop needs it. So the facts of a device are a
-linear fit. How many clusters run at once is measured alone.
+linear fit. How many clusters run at once is measured alone, and so is the rate of main memory, by moves.
 """
 
 import json
@@ -124,15 +124,15 @@ def facts_from(
     )
 
 
-def fitted_facts(loops: list[Measured], clusters: dict[int, int]) -> TensorFacts:
-    """Fits the facts to loops. Raises `InputError` for too few of them."""
+def fitted_facts(loops: list[Measured], clusters: dict[int, int], main: float = H100.main) -> TensorFacts:
+    """Fits the facts to loops. clusters, main: as measured. Raises `InputError` for too few loops."""
     every = [(each.shape, each.time) for each in loops if each.time is not None]
     timed, plain = ([loop for loop in every if loop[0].is_plain == is_plain] for is_plain in (False, True))
     if len(timed) < FEWEST:
         raise InputError(
             f"{len(timed)} loops were timed, and facts are fitted to {FEWEST} or more: run `schedules`"
         )
-    rates: dict[str, float] = {name: getattr(H100, name) for name in UNFITTED}
+    rates: dict[str, float] = {name: getattr(H100, name) for name in UNFITTED} | {"main": main}
     one_each = [facts_from(row, clusters, dict.fromkeys(rates, 0.0)) for row in np.eye(len(unknowns()))]
     rows = [[step_time(shape, each).total / time for each in one_each] for shape, time in timed]
     facts = facts_from(positive_fit(np.array(rows), np.ones(len(rows))), clusters, rates)
@@ -188,6 +188,15 @@ def clusters_of(result: dict[str, Any]) -> dict[int, int]:
     return {size: count if isinstance(count, int) else H100.clusters[size] for size, count in found.items()}
 
 
+def main_of(result: dict[str, Any]) -> float:
+    """Returns the microseconds of a byte that moves read or write in main memory; those of an H100 if they
+    were not measured.
+    """
+    rows = result["parts"].get("memory", {}).get("rows", {})
+    rates = [row["TB/s"] for name, row in rows.items() if name.startswith("rows in order")]
+    return 1 / (1e6 * max(rates)) if rates else H100.main
+
+
 def errors(facts: TensorFacts, loops: list[Measured]) -> list[tuple[float, str]]:
     """Returns the factors by which estimates miss the times of loops, the largest first, with their names."""
     found = [
@@ -199,7 +208,7 @@ def errors(facts: TensorFacts, loops: list[Measured]) -> list[tuple[float, str]]
 
 
 def written(facts: TensorFacts) -> str:
-    """Returns the facts as the code of a row of `tensor/costs.py`."""
+    """Returns the facts as the code of a row of `tensor/facts.py`."""
     lines = ["TensorFacts(", "    is_measured=True,"]
     lines += [f"    {name}={getattr(facts, name):.3g}," for name in (*TIMES, *UNFITTED)]
     lines.append("    exchanges={")
@@ -243,12 +252,12 @@ def beside(result: dict[str, Any]) -> Iterator[str]:
 
 
 def calibration(path: Path) -> str:
-    """Returns the row of `tensor/costs.py` for the results in a file, how near its estimates are, and what
+    """Returns the row of `tensor/facts.py` for the results in a file, how near its estimates are, and what
     microbenchmarks say of the same.
     """
     result = of_file(path)
     loops = list(measured(result))
-    facts = fitted_facts(loops, clusters_of(result))
+    facts = fitted_facts(loops, clusters_of(result), main_of(result))
     lines = [written(facts), ""]
     for name, one in (("fitted", facts), ("of an H100", replace(H100, clusters=facts.clusters))):
         found = errors(one, loops)

@@ -23,7 +23,7 @@ CASES: Sequence[tuple[str, int, int, dict[str, Any]]] = (
 )
 """Cases: the way in which symbols are chosen, their number, the sequences, and the options of `explain`."""
 SAID = re.compile(
-    r"chosen (.*?)([\d.]+) us for a step, (without them|one block) ([\d.]+) us(, bound by (.*?) shared)?"
+    r"chosen (.*?)([\d.]+) us for a step, most of it (.*?); (without them|one block) ([\d.]+) us"
 )
 
 
@@ -55,6 +55,6 @@ def table(cases: Sequence[tuple[str, int, int, dict[str, Any]]] = CASES, units: 
         found = (
             ("", "", "one block")
             if said is None
-            else (said[2], said[4] if said[6] else said[2], said[6] or "")
+            else (said[2], said[5] if said[4] == "without them" else said[2], said[3])
         )
         yield f"| {name} | {symbols} | {rows} | {' | '.join(found)} |"

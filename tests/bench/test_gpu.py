@@ -101,8 +101,13 @@ def test_the_part_and_the_script_for_a_gpu_run_all_kernels(
     constants(on_gpu, SANITIZER="no-such-tool")
     for tool in ("memcheck", "racecheck", "synccheck"):
         assert PARTS[tool].function == PARTS[BY_CASES].function
-        assert on_gpu.run_section(tool) == 0
-        assert capsys.readouterr().out.startswith(f"{tool}: no-such-tool is not here")
+        assert not on_gpu.run_apart(tool)
+        said = capsys.readouterr().out
+        assert said == f"== {tool}: left out: no-such-tool, of NVIDIA's CUDA toolkit, is not here\n"
+    assert on_gpu.run_apart("no such section")  # its process ends with 1
+    constants(on_gpu, ENGINE=GPU)
+    with pytest.raises(SystemExit, match="on_gpu: there is no CUDA driver here"):
+        on_gpu.main([])
 
 
 def test_wrong_results_are_rows_that_say_so(place: Place):
@@ -379,8 +384,11 @@ def test_a_report_gives_the_row_of_its_gpu(place: Place, tmp_path: Path, constan
     rows = dict(schedules.schedule_times(place))
     more = {"clusters of 8 at once": 16, "barrier counter, 128 threads": {"2": 680.0}}
     path = tmp_path / "report.json"
-    path.write_text(json.dumps({"parts": {"schedules": {"rows": rows}, "exchanges": {"rows": more}}}))
+    moves = {"rows in order, 524288 rows of 64 float32": {"TB/s": 4.0}, "take": {"TB/s": 5.0}}
+    parts = {"schedules": rows, "exchanges": more, "memory": moves}
+    path.write_text(json.dumps({"parts": {name: {"rows": rows} for name, rows in parts.items()}}))
     said = calibration(path)
+    assert "main=2.5e-07," in said
     assert "clusters={2: 66, 4: 30, 8: 16, 16: 7}," in said
     assert "barrier counter, 128 threads, 2 blocks: 0.680 us" in said
     assert " of 4 loops within 1.4; worst " in said

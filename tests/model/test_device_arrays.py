@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_cuda import fake_device
 from tolerance import assert_close
 from watched_device import WatchedDevice, bits
 
@@ -134,7 +135,75 @@ def test_arrays_of_other_libraries_are_taken_where_they_lie() -> None:
         assert_close(one.numpy(), other, 4, 16)
 
 
+class Exporter:
+    """An array of another library, which has DLPack alone. Its class has the CUDA array interface, as that
+    of JAX's arrays has, but numbers of bfloat16, which that lacks, do not.
+    """
+
+    def __init__(self, array: Any, place: tuple[int, int] = DEVICE.place) -> None:
+        self.array, self.place, self.options = array, place, list[Any]()
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise AttributeError("no such dtype there")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.place
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self.options.append(options)
+        return self.array.__dlpack__() if self.place == DEVICE.place else self.array
+
+
+class Divided(Exporter):
+    """An array in parts on two devices, which its library does not export."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise BufferError("only for arrays on one device")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "bool"])
+def test_arrays_are_read_by_dlpack(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(RANDOM.normal(size=(3, 5, 4)) * 3).to(getattr(torch, dtype))
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = h + x.astype("float32") * p
+        return h, h
+
+    rnn = sn.RNN(step, np.ones(4, "f4"), memory=sn.Spec(4, "float32"))
+    outputs, final = rnn(Exporter(x), lengths=[5, 0, 2], engine="placed")
+    expected = rnn(np.asarray(x.double()), lengths=[5, 0, 2], engine="interpret")
+    for one, other in zip((outputs, final), expected, strict=True):
+        assert_close(np.asarray(one.numpy(), "f8"), other, 5, 8, dtype=one.dtype)
+    engine = targets.engine("placed")
+    assert isinstance(engine, CudaEngine)
+    read = engine.array_of(Exporter(x[1:]))
+    assert read is not None
+    assert (read.address, read.shape, read.dtype) == (x[1:].data_ptr(), (2, 5, 4), dtype)
+    held = engine.array_of(Exporter(torch.ones(3)))  # which keeps it
+    assert held is not None
+    assert held.numpy().tolist() == [1, 1, 1]
+    with pytest.raises(InputError, match=r"an array \[4, 5, 3\] on the GPU has gaps"):
+        engine.array_of(Exporter(x.transpose(0, 2)))
+
+
+def test_an_array_of_a_gpu_is_read_where_it_lies() -> None:
+    """By the address in a capsule whose device is a GPU, with a driver of Python."""
+    gpu, _ = fake_device()
+    lent = put(gpu, X)
+    foreign = Exporter(lent.__dlpack__(), gpu.place)
+    read = CudaEngine(gpu).array_of(foreign)
+    assert read is not None
+    assert (read.address, read.shape, read.dtype, read.device) == (lent.address, X.shape, "float32", gpu)
+    assert foreign.options == [{"stream": 1}]  # the library waits for its own streams
+    assert CudaEngine(gpu).array_of(Exporter(None, (2, 1))) is None  # of another GPU
+
+
 WRONG = {
+    r"type Divided, cannot be read where it lies \(only for arrays on one device\): give a copy": (
+        lambda rnn: rnn(Divided(X), engine="placed")
+    ),
     "an input, of type Foreign, is on a GPU, and engine='llvm'": lambda rnn: rnn(Foreign(X), engine="llvm"),
     "has gaps between its elements": lambda rnn: rnn(Foreign(X, (4, 80, 16)), engine="placed"),
     "an initial memory, of type ndarray, is on the host": lambda rnn: rnn(

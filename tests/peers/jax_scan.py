@@ -25,8 +25,9 @@ import stepnet.jax.function
 import stepnet.jax.installed
 import stepnet.jax.recurrence
 import stepnet.jax.steps
+from stepnet.compiler import targets
 from stepnet.compiler.net.tolerance import tolerance
-from stepnet.compiler.targets.cuda import EmulatedDevice
+from stepnet.compiler.targets.cuda import CudaEngine, EmulatedDevice
 from stepnet.jax import scan
 
 jax.config.update("jax_enable_x64", True)
@@ -576,6 +577,47 @@ def half_precision_of_models() -> None:
     x = jnp.asarray(numbers(2, 3, 4), "bfloat16")
     total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=4)
     assert_of_jax(total(x), total(np.asarray(x)))
+
+
+class Lent:
+    """An array of JAX as it is on a GPU: by its own DLPack, on a device that is emulated on the CPU."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise AttributeError("as of bfloat16")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.array, name)
+
+
+@check
+def arrays_on_a_device_enter_and_leave_by_dlpack() -> None:
+    device = EmulatedDevice()
+    made = CudaEngine(device, name="placed", devices=("cpu",))
+    targets.ENGINES["placed"] = lambda: made
+    rnn = sn.RNN(lambda x, h, p: (h + x * p, h + x * p), np.ones(3, "f4"), memory=3)
+    for dtype in ("float32", "bfloat16"):
+        x = jnp.asarray(numbers(BATCH, TIME, INPUTS)).astype(dtype)
+        read = made.array_of(Lent(x))
+        assert read is not None
+        assert (read.address, read.shape, read.dtype) == (x.unsafe_buffer_pointer(), x.shape, dtype)
+        results = rnn(Lent(x), lengths=LENGTHS, engine="placed")
+        right = rnn(np.asarray(x, "f8"), lengths=LENGTHS, engine="interpret")
+        for one, other in zip(results, right, strict=True):
+            taken = jax.dlpack.from_dlpack(one)
+            assert isinstance(taken, jax.Array)
+            assert_close(np.asarray(taken, "f8"), other, TIME, 8, dtype=dtype)
+        again = rnn(Lent(x), Lent(jax.dlpack.from_dlpack(results[1])), engine="placed")
+        assert_close(
+            again[1].numpy().astype("f8"),
+            rnn(np.asarray(x, "f8"), np.asarray(right[1]), engine="interpret")[1],
+            2 * TIME,
+            8,
+            dtype=dtype,
+        )
 
 
 @check

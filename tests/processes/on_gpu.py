@@ -4,8 +4,9 @@
 
 Results are compared with the interpreter, by the tolerance of the tests. A section is a process of its own,
 as a wrong address ends the context of its process. Besides stepnet it needs pytest and hypothesis. The
-sections memcheck, racecheck and synccheck run the kernels of `kernels` under NVIDIA's compute-sanitizer, if
-that is there.
+sections memcheck, racecheck and synccheck run the kernels of `kernels` under NVIDIA's compute-sanitizer, and
+say that they were left out where that is not there. It ends with 1 if anything was wrong, and at once where
+there is no GPU.
 """
 
 import shutil
@@ -183,10 +184,6 @@ def watched(tool: str) -> Iterator[Case]:
     """The same kernels, each access to memory watched by a tool of compute-sanitizer."""
     from bench.gpu.parts import in_process, wrong_rows
 
-    if shutil.which(SANITIZER) is None:
-        print(f"{tool}: {SANITIZER} is not here: it is a part of NVIDIA's CUDA toolkit", flush=True)
-        return
-
     def run() -> None:
         told = in_process(tool, ENGINE, LIMIT, ROOT / "build" / "watched.json")
         assert told["rows"], told
@@ -196,14 +193,14 @@ def watched(tool: str) -> Iterator[Case]:
     yield f"all kernels by {SANITIZER}", run
 
 
-SANITIZER = "compute-sanitizer"
+SANITIZER, TOOLS = "compute-sanitizer", ("memcheck", "racecheck", "synccheck")
 SECTIONS: dict[str, Callable[[], Iterator[Case]]] = {
     "models": models,
     "steps": steps,
     "loops": loops,
     "wide": wide,
     "kernels": kernels,
-    **{tool: partial(watched, tool) for tool in ("memcheck", "racecheck", "synccheck")},
+    **{tool: partial(watched, tool) for tool in TOOLS},
 }
 ENGINE = "cuda"
 
@@ -225,28 +222,41 @@ def run_section(name: str) -> int:
     return failed
 
 
-def main() -> None:
-    """Runs the sections that are asked for, each as a process."""
+def run_apart(name: str) -> bool:
+    """Runs a section as a process, and prints its verdict; returns whether something was wrong."""
+    if name in TOOLS and shutil.which(SANITIZER) is None:
+        print(f"== {name}: left out: {SANITIZER}, of NVIDIA's CUDA toolkit, is not here", flush=True)
+        return False
+    begun = time.perf_counter()
+    try:
+        emulated = ["--emulated"] if ENGINE != "cuda" else []
+        command = [sys.executable, __file__, *emulated, "--here", name]
+        code = subprocess.run(command, timeout=LIMIT).returncode
+    except subprocess.TimeoutExpired:
+        code = "stopped at its limit"
+    verdict = "all right" if code == 0 else code
+    print(f"== {name}: {verdict} ({time.perf_counter() - begun:.1f} s)", flush=True)
+    return code != 0
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the sections that are asked for."""
     global ENGINE
-    arguments = sys.argv[1:]
     if arguments[:1] == ["--emulated"]:
         ENGINE = "cuda-emulated"
         arguments = arguments[1:]
     if arguments[:1] == ["--here"]:
         sys.exit(bool(run_section(arguments[1])))
-    for name in arguments or SECTIONS:
-        begun = time.perf_counter()
-        try:
-            emulated = ["--emulated"] if ENGINE != "cuda" else []
-            command = [sys.executable, __file__, *emulated, "--here", name]
-            code = subprocess.run(command, timeout=LIMIT).returncode
-        except subprocess.TimeoutExpired:
-            code = "stopped at its limit"
-        print(
-            f"== {name}: {'all right' if code == 0 else code} ({time.perf_counter() - begun:.1f} s)",
-            flush=True,
-        )
+    from bench.gpu.place import Place
+    from stepnet.errors import DeviceError
+
+    try:
+        Place(ENGINE)
+    except DeviceError as error:
+        sys.exit(f"on_gpu: {error}")
+    failed = [run_apart(name) for name in arguments or SECTIONS]
+    sys.exit(any(failed))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

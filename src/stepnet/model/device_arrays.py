@@ -6,7 +6,8 @@
 Results are arrays that other libraries take by DLPack or the CUDA array interface, without a copy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ NOT_THERE = (
 def engine_for(values: Sequence[Any], asked: Any) -> AddressEngine:
     """Returns the engine that takes a device's arrays; raises `InputError` if those asked for do not."""
     first = next(value for value in values if is_on_device(value))
-    type_, number = first.__dlpack_device__() if hasattr(first, "__dlpack_device__") else (2, 0)
+    with refusals_of(first, "an input"):
+        type_, number = first.__dlpack_device__() if hasattr(first, "__dlpack_device__") else (2, 0)
     engine = engine_at(checked_engine(asked), TYPES.get(int(type_), ""), int(number))
     if engine is None:
         raise InputError(
@@ -124,10 +126,25 @@ def array_on_device(engine: AddressEngine, value: Any, name: str) -> Any:
     if is_tensor(value) and value.requires_grad:
         refuse_tensor(value, name)
     getattr(value, "block_until_ready", lambda: None)()  # JAX computes later
-    array = engine.array_of(value)
+    with refusals_of(value, name):
+        array = engine.array_of(value)
     if array is None:
         raise InputError(NOT_THERE.format(f"{name}, of type {type(value).__name__},"))
     return array
+
+
+@contextmanager
+def refusals_of(value: Any, name: str) -> Generator[None]:
+    """Context in which `BufferError`, by which a library refuses to lend the memory of an array, is raised as
+    `InputError`: JAX does so for an array in parts on several devices. name: what it is, for the message.
+    """
+    try:
+        yield
+    except BufferError as error:
+        raise InputError(
+            f"{name}, of type {type(value).__name__}, cannot be read where it lies ({error}): give a copy "
+            "on one device, or one of the host"
+        ) from error
 
 
 def blank_of(array: Any) -> Any:

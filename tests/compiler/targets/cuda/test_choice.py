@@ -271,3 +271,38 @@ def test_steps_of_wide_recurrences_are_given_one_by_one(
     rnn = sn.RNN(step, params, memory=sn.Spec(units, dtype), inputs=sn.Spec(units, dtype))
     loop = loop_of(rnn.plan, rows, DEVICE, CudaOptions(batch_invariant=is_invariant))
     assert loop.by_steps == by_steps
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "clock", "memory"),
+    [
+        ("NVIDIA H200", (9, 0), 1980, 4.8),
+        ("NVIDIA GH200 480GB", (9, 0), 1980, 4.0),
+        ("NVIDIA H100 PCIe", (9, 0), 1755, 2.0),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), 1410, 1.555),
+        ("NVIDIA A100 80GB PCIe", (8, 0), 1410, 1.935),
+        ("NVIDIA A10G", (8, 6), 1695, 0.6),
+        ("NVIDIA L4", (8, 9), 2040, 0.3),
+        ("NVIDIA L40S", (8, 9), 2490, 0.864),
+        ("NVIDIA GB200", (10, 0), 1965, 8.0),  # no row of its own: as a B200
+        ("NVIDIA RTX A4000", (8, 6), 1695, 0.936),  # nor this one, which is no A40: as the first of 8.6
+        ("NVIDIA Thor", (11, 0), 1965, 8.0),
+    ],
+)
+def test_devices_have_the_clocks_and_the_memory_of_their_data_sheets(
+    name: str, capability: tuple[int, int], clock: int, memory: float
+) -> None:
+    facts = facts_of(DeviceFacts(name, capability, 100, 101376))
+    assert not facts.is_measured
+    assert facts.slowness == pytest.approx(1980 / clock)
+    assert facts.main == pytest.approx(3.35 / memory / 2.6e6)
+    assert facts_of(DEVICE) is H100
+
+
+def test_reads_of_weights_take_the_time_of_the_devices_memory() -> None:
+    """A group of blocks that reads weights at each step, and products of steps that the host gives."""
+    h200 = replace(DEVICE, name="NVIDIA H200")
+    units, products = cell_plan("gru", 4096), recurrence("gru", 512, "float64").plan
+    for plan, rows in ((units, 16), (products, 16)):
+        old, new = (loop_of(plan, rows, device).microseconds for device in (DEVICE, h200))
+        assert 3.35 / 4.8 * old < new < 0.97 * old

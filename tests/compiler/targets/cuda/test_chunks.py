@@ -488,7 +488,10 @@ def test_explain_shows_chunks() -> None:
     rnn({name: x[None] for name, x in step.values(2).items()})
     said = " ".join(rnn.explain("cuda", rows=16, steps=1024).split())
     words = "8 blocks of 512 threads", "steps at a time as products of matrices", "most of it products"
-    assert "about 128 of 128 of a thread; if the GPU's assembler needs more, it keeps some in memory" in said
+    assert (
+        "about 128 of 128 of a thread, estimated; if the GPU's assembler needs more, it keeps some in memory"
+        in said
+    )
     for word in (*words, "us predicted for 1024 steps"):
         assert word in said
 

@@ -57,7 +57,7 @@ def row(name: str) -> dict[str, int | str]:
 
 
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
-@pytest.mark.long(every=5)
+@pytest.mark.long(every=10)
 @pytest.mark.parametrize("name", CASES)
 def test_loops_of_groups_keep_all_in_registers(name: str) -> None:
     table, found = json.loads(TABLE.read_text()), row(name)

@@ -157,7 +157,7 @@ def test_they_are_chosen_for_128_units_with_weights_in_shared_memory(name: str):
 
 
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
-@pytest.mark.long(every=12)
+@pytest.mark.long(every=30)
 @pytest.mark.parametrize("width", [32, 64, 96, 128])
 @pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
 @pytest.mark.parametrize("name", CELLS)

@@ -193,7 +193,7 @@ def forms():
 
 
 @pytest.mark.skipif(ptxas() is None, reason="ptxas is not installed")
-@pytest.mark.long(every=30)
+@pytest.mark.long(every=60)
 @pytest.mark.parametrize("capability", [(9, 0), (8, 0)])
 @pytest.mark.parametrize("name", forms())
 def test_ptxas_takes_the_kernels_of_products(name, capability):

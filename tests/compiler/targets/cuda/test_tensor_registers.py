@@ -95,7 +95,7 @@ def rows(name: str, width: int, sequences: int) -> dict[str, dict[str, int]]:
 
 
 @with_ptxas
-@pytest.mark.long(every=12)
+@pytest.mark.long(every=24)
 @pytest.mark.parametrize(("name", "width", "sequences"), CASES)
 def test_operands_in_registers_leave_room_for_the_others(name: str, width: int, sequences: int):
     table, found = json.loads(TABLE.read_text()), rows(name, width, sequences)

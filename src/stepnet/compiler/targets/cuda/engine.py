@@ -23,11 +23,20 @@ from stepnet.compiler.targets.base import Kernel, OwnedMemory, first_refusal, pl
 from stepnet.compiler.targets.cpu.costs import COSTS as CPU
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cuda.arrays.constants import CudaConstants
+from stepnet.compiler.targets.cuda.arrays.dlpack import lent_by
 from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
 from stepnet.compiler.targets.cuda.arrays.totals import total
 from stepnet.compiler.targets.cuda.chunked.sizes import TrainedChunks, sizes_without_chunks
 from stepnet.compiler.targets.cuda.codes import DeviceStage, ProductCode
-from stepnet.compiler.targets.cuda.device import CUDA, Device, DeviceArray, DeviceFacts, allocated_by
+from stepnet.compiler.targets.cuda.device import (
+    CUDA,
+    LEGACY_STREAM,
+    Device,
+    DeviceArray,
+    DeviceCode,
+    DeviceFacts,
+    allocated_by,
+)
 from stepnet.compiler.targets.cuda.driver.gpu import cuda_device
 from stepnet.compiler.targets.cuda.kernel import CudaKernel
 from stepnet.compiler.targets.cuda.loops.chain import chained, described
@@ -40,7 +49,7 @@ from stepnet.compiler.targets.cuda.written import made, written
 from stepnet.compiler.targets.schedule_kernel import Means, ending_part, flag_of, in_parts
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
-from stepnet.errors import DeviceError, InputError
+from stepnet.errors import DeviceError, InputError, LibraryError
 from stepnet.ragged.positions import LARGEST_KEY
 
 COSTS = CostModel(
@@ -88,6 +97,8 @@ ROW_KEY = 16
 """The bytes that a sequence takes among the positions by which calls are known."""
 MOST_REGISTERS, NEARLY = 255, 0.9
 """The most registers of a thread, and the share of them from which an assembler may need more."""
+FOUND = 48, 231
+"""The registers of the kernels without an estimate that ptxas assembled, the fewest and the most."""
 
 
 @dataclass(frozen=True)
@@ -217,10 +228,14 @@ class CudaEngine:
         for place, part in enumerate(schedule.parts):
             if part.node is not None and part.node.operation == "matrix_gradients":
                 costs = late_import("chunked.decay_costs", "cuda")
-                time: float = costs.time_of_decays(schedule.net, part.node, size.filled, facts, way)
+                its = schedule.net, part.node, size.filled, facts, way
+                time: float = costs.time_of_decays(*its)
+                parts: dict[str, float] = costs.parts_of_decays(*its)
+                of_memory = parts.pop("bytes") > sum(parts.values())
+                bound = "main memory" if of_memory else max(parts, key=lambda name: parts[name])
                 whole = f"{time * size.longest:,.0f} us predicted for {size.longest} steps"
-                said = f"in chunks, by products on tensor cores: {time:.2f} us for a step, {whole}"
-                found.append(((place,), said))
+                said = f"in chunks, by products on tensor cores: {time:.2f} us for a step, most of it {bound}"
+                found.append(((place,), f"{said}; {whole}"))
         return found
 
     def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> DeviceArray:
@@ -228,23 +243,33 @@ class CudaEngine:
         return DeviceArray(self.device, address, shape, dtype, owner)
 
     def array_of(self, value: Any) -> DeviceArray | None:
-        """Returns an array of another library where it lies, if it is on this engine's device; else None.
+        """Returns an array of another library where it lies, if it is on this engine's device; else None. It
+        is read by DLPack, or by the CUDA array interface where the library has no DLPack.
 
         Raises `InputError` for one with gaps between its elements.
         """
         if isinstance(value, DeviceArray):
             return value if value.device is self.device else None
-        facts = getattr(value, "__cuda_array_interface__", None)
-        where = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (CUDA, 0)
-        if facts is None or tuple(map(int, where)) != self.device.place:
+        if isinstance(value, np.ndarray):
             return None
-        shape, dtype = tuple(facts["shape"]), np.dtype(facts["typestr"])
-        strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        if facts.get("strides") not in (None, strides):
+        where = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (CUDA, 0)
+        if tuple(map(int, where)) != self.device.place:
+            return None
+        if hasattr(value, "__dlpack__"):
+            lent = lent_by(value, **({"stream": LEGACY_STREAM} if where[0] == CUDA else {}))
+            address, shape, dtype, owner, is_whole = lent
+        elif (facts := getattr(value, "__cuda_array_interface__", None)) is not None:
+            shape, numbers = tuple(facts["shape"]), np.dtype(facts["typestr"])
+            strides = tuple(numbers.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+            is_whole = facts.get("strides") in (None, strides)
+            address, dtype, owner = facts["data"][0], numbers.name, value
+        else:
+            return None
+        if not is_whole:
             raise InputError(
                 f"an array {list(shape)} on the GPU has gaps between its elements: give a contiguous copy"
             )
-        return self.array_at(facts["data"][0], shape, dtype.name, value)
+        return self.array_at(address, shape, dtype, owner)
 
     @contextmanager
     def on_stream(self, stream: int, allocate: Callable[[int], OwnedMemory]) -> Generator[None]:
@@ -266,9 +291,11 @@ def step_facts(kernel: CudaKernel, chosen: ChosenLoop, size: CallSize) -> list[t
     """Describes likewise a loop whose steps the host gives one by one. kernel: of a step."""
     codes = kernel.stages["sequence"]
     time = f"{chosen.microseconds * size.longest:,.0f} us predicted for {size.longest} steps"
+    own = [code.code for code in codes if not isinstance(code, ProductCode)]
     return [
         ("each step", ", ".join(map(text_of_code, codes))),
         ("chosen", chosen.reason),
+        *((name, text) for code in own for name, text in room_facts(code, 0, kernel.memory.device.facts)),
         ("time", time),
     ]
 
@@ -280,21 +307,41 @@ def loop_facts(found: LaidLoop, size: CallSize, facts: DeviceFacts) -> list[tupl
     described = [
         ("loop", f"{blocks} of {code.threads} threads for {chosen.loop.group_rows} sequences"),
         ("chosen", chosen.reason),
-        ("shared", f"{code.shared:,} of {facts.shared:,} B of a block"),
+        *room_facts(code, chosen.registers, facts),
     ]
     if size.lengths:
         described.append(("lanes", found.text))
-    if chosen.registers:
-        most = min(MOST_REGISTERS, facts.registers // (code.threads * code.resident) // 8 * 8)
-        said = f"about {min(chosen.registers, most)} of {most} of a thread"
-        if chosen.registers > NEARLY * most:
-            said += "; if the GPU's assembler needs more, it keeps some in memory"
-        described.append(("registers", said))
     if chosen.microseconds:
         time = found.microseconds if size.lengths else chosen.microseconds * size.longest
         steps = f"{size.longest} steps" if len(set(size.lengths)) < 2 else "all steps"
         described.append(("time", f"{time:,.0f} us predicted for {steps}"))
     return described
+
+
+def room_facts(code: DeviceCode, estimate: int, facts: DeviceFacts) -> list[tuple[str, str]]:
+    """Describes the shared memory of a kernel, and its registers: by an estimate, or else by ptxas where that
+    is installed. estimate: the registers of a thread; 0 if there is none.
+    """
+    most = min(MOST_REGISTERS, facts.registers // (code.threads * code.resident) // 8 * 8)
+    assembler = late_import("assembler", "cuda")
+    if estimate:
+        said = f"about {min(estimate, most)} of {most} of a thread, estimated"
+        if estimate > NEARLY * most:
+            said += "; if the GPU's assembler needs more, it keeps some in memory"
+    elif assembler.ptxas() is None:
+        said = (
+            f"{FOUND[0]} to {FOUND[1]} of {most} of a thread in kernels of this kind; those of this one are "
+            "known where NVIDIA's ptxas is: pip install nvidia-cuda-nvcc"
+        )
+    else:
+        try:
+            found = assembler.assembled(code, facts.capability)
+        except LibraryError as error:
+            said = f"not known: {error}"
+        else:
+            spilled = f", {found.spilled} B more in memory" if found.spilled else ""
+            said = f"{found.registers} of {most} of a thread, by ptxas{spilled}"
+    return [("shared", f"{code.shared:,} of {facts.shared:,} B of a block"), ("registers", said)]
 
 
 def calls_of(kernel: CudaKernel, size: CallSize) -> str:

@@ -62,8 +62,6 @@ REGISTERS = 128
 """The registers of a thread, as ptxas has them for delta rules."""
 RESERVED = 1024
 """The bytes of shared memory that a GPU takes for itself, of each block."""
-MAIN_BYTES = 2.6e6
-"""The bytes that an H100 reads or writes in main memory in a microsecond, as measured of moves."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def chosen(form: ChunkForm, rows: int, device: DeviceFacts) -> ChunkChoice:
     time, at_once = chunk_time(form, facts, used), used * device.multiprocessors
     alone = time.total / form.steps
     bytes_of_step = min(rows * form.blocks, at_once) * moved_bytes(form)
-    step, bound = max((alone, time.bound), (bytes_of_step / MAIN_BYTES, "main memory"))
+    step, bound = max((alone, time.bound), (bytes_of_step * facts.main, "main memory"))
     waves = ceil(rows * form.blocks / at_once)
     turn = TURN_READS * facts.read + form.keys * form.columns / form.threads * MOVED * used * facts.warp
     pace = LanePace(max(1, at_once // form.blocks), step * max(1.0, form.blocks / at_once), turn)

@@ -14,7 +14,6 @@ from stepnet.compiler.targets.cuda.chunked.costs import (
     DECAYED,
     KEPT,
     LOADED,
-    MAIN_BYTES,
     REGISTERS,
     SHOWN,
     tile_instructions,
@@ -80,7 +79,7 @@ def parts_of_decays(net: Net, node: Node, rows: int, device: DeviceFacts, way: s
     heads, form = form_of_node(net, node, device, way)
     parts, turns = decay_parts(form, device), ceil(rows * heads / device.multiprocessors)
     each = {field.name: turns * getattr(parts, field.name) / form.steps for field in fields(parts)}
-    return {"bytes": decay_bytes(form, rows * heads) / MAIN_BYTES, **each}
+    return {"bytes": decay_bytes(form, rows * heads) * facts_of(device).main, **each}
 
 
 def form_of_node(net: Net, node: Node, device: DeviceFacts, way: str) -> tuple[int, DecayForm]:
@@ -164,7 +163,7 @@ def decay_time(form: DecayForm, rows: int, heads: int, device: DeviceFacts) -> f
     at_once = used * device.multiprocessors
     moved = decay_bytes(form, min(rows * heads, at_once))
     alone = decay_parts(form, device).total / form.steps
-    step = max((1 + facts.crowd * (used - 1)) * alone, moved / MAIN_BYTES)
+    step = max((1 + facts.crowd * (used - 1)) * alone, moved * facts.main)
     return ceil(rows * heads / at_once) * step
 
 

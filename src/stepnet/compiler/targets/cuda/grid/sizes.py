@@ -30,7 +30,7 @@ from stepnet.compiler.targets.cuda.grid.share import GridShare, Ownership, lefts
 from stepnet.compiler.targets.cuda.grid.tensor import TileAreas
 from stepnet.compiler.targets.cuda.grid.tiles import GridTiles, grid_products, left_stride, tiles_time
 from stepnet.compiler.targets.cuda.loops.loop import LoopForm
-from stepnet.compiler.targets.cuda.tensor.costs import H100
+from stepnet.compiler.targets.cuda.tensor.facts import H100, facts_of
 from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
@@ -59,12 +59,14 @@ class GridForm(LoopForm):
     owners: the division of the step among units. own: the units of a block.
     numbers: what float32 is multiplied as on tensor cores; None for products without them.
     groups: that run at once and read weights, by which the time is estimated.
+    slowness: of main memory, by that of instructions, beside an H100's.
     """
 
     owners: Ownership
     own: int
     numbers: Precision | None = None
     groups: int = 1
+    slowness: float = 1.0
 
     @computed_once
     def share(self) -> GridShare:
@@ -218,7 +220,8 @@ class GridForm(LoopForm):
         """An estimate of the time of the products of a step, with the reads of their weights."""
         net, areas, share = self.body, self.placed[1], self.share
         if isinstance(areas, TileAreas):
-            return tiles_time([*areas.tiles.values()], self.threads, share.blocks * self.groups)
+            blocks = share.blocks * self.groups
+            return tiles_time([*areas.tiles.values()], self.threads, blocks, self.slowness)
         nodes = products_of(self.statements)
         away = sum(
             4 * prod(net.type_of(r).shape) / share.blocks
@@ -301,6 +304,10 @@ def grid_form(
     if group_rows > threads:
         return None
     own = own or max(4, -(-owners.units // facts.multiprocessors))
-    form = GridForm(plan, group_rows, threads, facts.shared, owners, own, numbers, groups, flag=flag)
+    row = facts_of(facts)
+    slowness = row.slowness_of_memory / row.slowness
+    form = GridForm(
+        plan, group_rows, threads, facts.shared, owners, own, numbers, groups, slowness, flag=flag
+    )
     fits = form.placed[2] <= facts.shared and form.share.blocks <= facts.multiprocessors
     return form if fits and threads <= MOST_THREADS else None

@@ -46,7 +46,7 @@ STREAMED = 60
 """The instructions that read an operand of weights from main memory, as counted."""
 CACHE, MAIN_READS = 40e6, 3e6
 """The bytes of weights that the second cache holds, as an estimate; the bytes that all blocks read together
-of main memory in a microsecond.
+of main memory in a microsecond, of an H100.
 """
 
 
@@ -191,11 +191,12 @@ def left_stride(length: int) -> int:
     return length + (APART - length) % BANKS
 
 
-def tiles_time(listed: Sequence[GridTiles], threads: int, blocks: int) -> float:
+def tiles_time(listed: Sequence[GridTiles], threads: int, blocks: int, slowness: float = 1.0) -> float:
     """Estimates the microseconds of the products of a step: the instructions of the busiest warp, or the
     reads of weights that are not kept, of all blocks together, and the sums of parts.
 
-    threads: of a block. blocks: of all groups that run at once. Nothing of it was measured.
+    threads: of a block. blocks: of all groups that run at once. slowness: of main memory, beside an H100's.
+    Nothing of it was measured.
     """
     warps, found = threads // LANES, 0.0
     instruction = H100.warp + H100.scheduler * warps / SCHEDULERS
@@ -207,7 +208,7 @@ def tiles_time(listed: Sequence[GridTiles], threads: int, blocks: int) -> float:
         added = ceil(tiles.results * tiles.vectors * tiles.own / threads) * (tiles.parts + MOVED)
         away = 0.0 if tiles.is_kept else 4 * tiles.results * tiles.own * sum(tiles.lengths) * tiles.chunks
         whole = blocks * away
-        rate = min(BLOCK_READS, (CACHE_READS if whole < CACHE else MAIN_READS) / blocks)
+        rate = min(BLOCK_READS, (CACHE_READS if whole < CACHE else MAIN_READS / slowness) / blocks)
         found += max(instruction * turns * depth * one, away / rate)
         found += instruction * added + 2 * H100.barrier * tiles.turns
     return found

@@ -1,8 +1,8 @@
 """The choice of the kernel that runs a loop: on tensor cores where that is possible, else any step's.
 
-rows  1   gru of 256   ->  cluster of 16 blocks, sums over k in 4 parts
-rows 64   gru of 256   ->  tagged groups of 8 blocks, sums over k in 4 parts: the same bits
-rows 256  gru of 2048  ->  steps that the host gives one by one, as products of all sequences
+rows  1    gru of 256   ->  groups of 16 blocks, by tagged numbers, sums over k in 4 parts
+rows 128   gru of 256   ->  groups of 8 blocks, likewise: the same bits
+rows 256   gru of 2048  ->  steps that the host gives one by one, as products of all sequences
 
 From some hundreds of sequences on, another order of sums may be faster, and is taken unless bits must not
 depend on the batch.

@@ -13,7 +13,6 @@ import numpy as np
 
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.chunked.costs import (
-    MAIN_BYTES,
     REGISTERS,
     ChunkChoice,
     chunk_choices,
@@ -41,7 +40,7 @@ from stepnet.compiler.targets.cuda.loops.unit_costs import unit_choice, unit_cho
 from stepnet.compiler.targets.cuda.loops.unit_form import UnitForm
 from stepnet.compiler.targets.cuda.loops.units import fibers_of, units_code
 from stepnet.compiler.targets.cuda.options import DEFAULT, ROUNDED, CudaOptions
-from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, PRODUCTS
+from stepnet.compiler.targets.cuda.tensor.costs import BLOCK_ROWS, PRODUCTS, moved_bytes
 from stepnet.compiler.targets.cuda.tensor.facts import facts_of
 from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.values.records import dataclass
@@ -56,6 +55,8 @@ ELEMENTS, MANY_ELEMENTS = 18e3, 4096
 """The elements of values that a block computes in a microsecond, as an estimate; and those of a sequence
 from which the threads of a block have enough to do with one.
 """
+LOOP = 1.0
+"""Microseconds of a step of a block that has little to do, of its barriers and addresses."""
 THREADS, SHARED = 256, 96 * 1024
 """The threads of a block with a part of a step, and the most bytes of its shared memory."""
 ROWS = 16
@@ -75,12 +76,19 @@ class OtherLoop:
     group_rows: the sequences of a group of blocks, or of a block.
     form: of the loop of groups of blocks; None for single blocks, which read the weights at each step.
     groups: that run at once; 0 for any number.
+    bound: what takes most of the time.
     """
 
     microseconds: float
     group_rows: int
+    bound: str
     form: GridForm | None = None
     groups: int = 0
+
+    @property
+    def text(self) -> str:
+        """The estimate for people."""
+        return f"{self.microseconds:.2f} us for a step, most of it {self.bound}"
 
 
 def other_loop(
@@ -125,17 +133,15 @@ def other_loop(
         return part_loop(plan, rows, facts, reason, flag) or ChosenLoop(
             loop_code(plan, best.group_rows, flag=flag),
             0,
-            f"not on tensor cores: {reason}; {best.microseconds:.2f} us for a step",
+            f"not on tensor cores: {reason}; {best.text}",
             best.microseconds,
         )
     form, alone = best.form, by_blocks(statements, rows, facts)
-    said = f"{best.microseconds:.2f} us for a step, "
     if form.numbers is None:
-        said = f"not on tensor cores: {reason}; {said}one block {alone.microseconds:.2f} us"
-        said += f", bound by {form.bound}"
+        said = f"not on tensor cores: {reason}; {best.text}; one block {alone.microseconds:.2f} us"
     else:
-        said = f"products alone on tensor cores, {form.numbers}: {reason}; {said}"
-        said += f"without them {without.microseconds:.2f} us, bound by {form.bound}"
+        said = f"products alone on tensor cores, {form.numbers}: {reason}; {best.text}; "
+        said += f"without them {without.microseconds:.2f} us"
     slowness = facts_of(facts).slowness
     pace = LanePace(best.groups, form.microseconds * slowness, (STEP + 2 * MEETING) * slowness)
     return ChosenLoop(grid_code(form), best.groups, said, best.microseconds, pace=pace)
@@ -153,10 +159,13 @@ def part_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str, flag: int 
         return None
     elements = sum(statement.size for statement in form.statements.all_statements())
 
+    def computed(count: int) -> float:
+        """Estimates the microseconds of the elements of a block, with some blocks for each sequence."""
+        return elements / count / ELEMENTS if elements >= MANY_ELEMENTS else 0.0
+
     def time(count: int) -> float:
         """Estimates the microseconds of a step of sequences that run at once, with some blocks for each."""
-        computed = 1.0 + (elements / count / ELEMENTS if elements >= MANY_ELEMENTS else 0.0)
-        return computed * facts_of(facts).slowness
+        return (LOOP + computed(count)) * facts_of(facts).slowness
 
     def of_all(count: int) -> float:
         """Estimates the microseconds of a step of all sequences."""
@@ -165,7 +174,9 @@ def part_loop(plan: Plan, rows: int, facts: DeviceFacts, reason: str, flag: int 
     count = min((n for n in range(1, parts.count + 1) if parts.count % n == 0), key=of_all)
     if count == 1 or of_all(count) >= time_of_blocks(plan, rows, facts):
         return None
-    said = f"not on tensor cores: {reason}; {of_all(count):.2f} us for a step, one block {of_all(1):.2f} us"
+    bound = "elementwise" if computed(count) > LOOP else "the loop"
+    said = f"not on tensor cores: {reason}; {of_all(count):.2f} us for a step, most of it {bound}; "
+    said += f"one block {of_all(1):.2f} us"
     pace = LanePace(max(1, facts.multiprocessors // count), time(count), STEP)
     code = part_code(form, replace(parts, count=count))
     return ChosenLoop(code, 0, said, of_all(count), pace=pace)
@@ -197,16 +208,14 @@ def of_units(
     if fibers is None:
         return None
     recur = plan.recurrence.recur
+    of_memory = rows * moved_bytes(plan) * facts_of(facts).main, "main memory"
     if not fibers.are_long:
         code, form = units_code(plan), UnitForm(fibers)
         ahead = form.steps_ahead(len(recur.sequences))
-        time = unit_choice(replace(form, ahead=ahead), recur.sequences, rows, facts).microseconds
-        read = {operand for node in recur.body.nodes for operand in node.inputs} | {*recur.outputs}
-        moved = [*({*recur.sequences} & read), *recur.outputs]
-        numbers = sum(recur.body.type_of(number).size for number in moved)
-        time = max(time, rows * 4 * numbers / MAIN_BYTES)
-        said = f"{alone}; {time:.2f} us for a step"
-        return None if code is None else ChosenLoop(code, 0, said, time)
+        choice = unit_choice(replace(form, ahead=ahead), recur.sequences, rows, facts)
+        time, bound = max((choice.microseconds, choice.bound), of_memory)
+        said = f"{alone}; {time:.2f} us for a step, most of it {bound}"
+        return None if code is None else ChosenLoop(code, 0, said, time, choice.registers)
     refused = set[int]()
     is_rounded = options.precision in ROUNDED
     for choice in unit_choices(fibers, recur.sequences, rows, facts, is_rounded):
@@ -214,8 +223,9 @@ def of_units(
             code = units_code(plan, choice.form)
             if code is not None:
                 said = f"{alone}, each with {max(fibers.lengths)} elements; "
-                said += f"{choice.microseconds:.2f} us for a step"
-                return ChosenLoop(code, 0, said, choice.microseconds, pace=choice.pace)
+                time, bound = max((choice.microseconds, choice.bound), of_memory)
+                said += f"{time:.2f} us for a step, most of it {bound}"
+                return ChosenLoop(code, 0, said, time, choice.registers, choice.pace)
             refused.add(choice.form.lanes)
     return None
 
@@ -270,14 +280,21 @@ def by_blocks(statements: Statements, rows: int, facts: DeviceFacts) -> OtherLoo
         """Estimates the microseconds of the reductions of a step of a block."""
         return sum(reduced_time(statements, each, THREADS // rows_of_block) for each in reductions)
 
-    times = {
-        each: ceil(ceil(rows / each) / facts.multiprocessors)
-        * facts_of(facts).slowness
-        * (1.0 + reduced(each) + max(weights / BLOCK_BYTES, each * multiplied / PRODUCTS) + each * others)
-        for each in (BLOCK_ROWS, 1)
-    }
-    fastest = min(times, key=lambda each: times[each])
-    return OtherLoop(times[fastest], fastest)
+    def loop(rows_of_block: int) -> OtherLoop:
+        """Estimates the loop of blocks of so many sequences."""
+        reading, computing = weights / BLOCK_BYTES, rows_of_block * multiplied / PRODUCTS
+        products = "reads of weights" if reading > computing else "products"
+        times = {
+            "the loop": LOOP,
+            "reductions": reduced(rows_of_block),
+            products: max(reading, computing),
+            "elementwise": rows_of_block * others,
+        }
+        turns = ceil(ceil(rows / rows_of_block) / facts.multiprocessors) * facts_of(facts).slowness
+        bound = max(times, key=lambda name: times[name])
+        return OtherLoop(turns * sum(times.values()), rows_of_block, bound)
+
+    return min(map(loop, (BLOCK_ROWS, 1)), key=lambda one: one.microseconds)
 
 
 def by_groups(
@@ -305,5 +322,5 @@ def by_groups(
             slowness = facts_of(facts).slowness
             time = ceil(ceil(rows / group_rows) / groups) * form.microseconds * slowness
             if best is None or time < best.microseconds:
-                best = OtherLoop(time, group_rows, form, groups)
+                best = OtherLoop(time, group_rows, form.bound, form, groups)
     return best

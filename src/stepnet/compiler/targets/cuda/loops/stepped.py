@@ -13,7 +13,7 @@ from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.loops.step_plan import step_plan
 from stepnet.compiler.targets.cuda.options import CudaOptions
 from stepnet.compiler.targets.cuda.stages import StageForm
-from stepnet.compiler.targets.cuda.tensor.facts import facts_of
+from stepnet.compiler.targets.cuda.tensor.facts import TensorFacts, facts_of
 
 LAUNCH = 9.0
 """Microseconds of a launch, as measured on an H100; in a CUDA graph it takes less."""
@@ -54,11 +54,11 @@ def step_time(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions) -
     kernels = {form.depths[number] for number in form.own if not form.is_product(number)}
     if not products:
         return None
-    computed = sum(product_time(form, number, rows, options) for number in products)
-    return SteppedTime(LAUNCH * (len(products) + len(kernels)), computed * facts_of(facts).slowness)
+    computed = sum(product_time(form, number, rows, options, facts_of(facts)) for number in products)
+    return SteppedTime(LAUNCH * (len(products) + len(kernels)), computed)
 
 
-def product_time(form: StageForm, number: int, rows: int, options: CudaOptions) -> float:
+def product_time(form: StageForm, number: int, rows: int, options: CudaOptions, facts: TensorFacts) -> float:
     """Estimates the microseconds of a product of all sequences."""
     code = form.product_code(number)
     dtype, sizes = form.net.type_of(number).dtype, [form.net.type_of(right).size for right in code.rights]
@@ -67,4 +67,4 @@ def product_time(form: StageForm, number: int, rows: int, options: CudaOptions) 
     vectors = ceil(rows * form.net.type_of(number).size / form.net.type_of(code.rights[0]).shape[-1])
     padded = TILE * ceil(vectors / TILE)
     read = sum(sizes) * (8 if dtype == "float64" else 4) / (FEW if padded == TILE else MANY)
-    return max(2 * padded * sum(sizes) / flops, read)
+    return max(facts.slowness * 2 * padded * sum(sizes) / flops, facts.slowness_of_memory * read)

@@ -39,10 +39,15 @@ MOST_REGISTERS = 254
 
 @dataclass(frozen=True)
 class UnitChoice:
-    """A way to run units, with the estimate of the microseconds of a step of all sequences."""
+    """A way to run units, with estimates.
+
+    microseconds: of a step of all sequences. bound: what takes them. registers: of a thread.
+    """
 
     form: UnitForm
     microseconds: float
+    bound: str
+    registers: int
     pace: LanePace
 
 
@@ -75,8 +80,13 @@ def unit_instructions(form: UnitForm, sequences: Collection[int]) -> float:
 
 def registers(form: UnitForm, sequences: Collection[int]) -> int:
     """Estimates the registers of a thread. sequences: the inputs that steps read."""
-    memories = sum(form.own(number) for number in form.fibers.memories)
-    return BESIDE + 2 * memories + form.ahead * (1 + sum(form.own(number) for number in sequences))
+
+    def words(number: int) -> int:
+        """Returns the registers of the elements of a value that a thread has."""
+        return form.own(number) * max(1, form.fibers.body.type_of(number).itemsize // 4)
+
+    memories = sum(map(words, form.fibers.memories))
+    return BESIDE + 2 * memories + form.ahead * (1 + sum(map(words, sequences)))
 
 
 def unit_choice(form: UnitForm, sequences: Collection[int], rows: int, device: DeviceFacts) -> UnitChoice:
@@ -90,13 +100,16 @@ def unit_choice(form: UnitForm, sequences: Collection[int], rows: int, device: D
     instruction = facts.warp + facts.scheduler * max(1.0, warps)
     body = form.fibers.body
     powers = sum(form.own(n) for n, node in enumerate(body.nodes) if is_exponential(node))
-    computed = max(
-        instruction * unit_instructions(form, sequences), POWER * facts.scheduler * max(1.0, warps) * powers
+    computed, bound = max(
+        (instruction * unit_instructions(form, sequences), "instructions"),
+        (POWER * facts.scheduler * max(1.0, warps) * powers, "powers of 2"),
     )
     # The inputs of a step take the place of those of an earlier one, behind its end.
-    step = max(computed, facts.read / (form.ahead - 1)) if form.ahead > 1 else computed + facts.read
+    waited = facts.read / max(1, form.ahead - 1)
+    step = max(computed, waited) if form.ahead > 1 else computed + waited
+    bound = "waits for main memory" if waited > computed else bound
     pace = LanePace(max(1, at_once // group), step * max(1.0, group / at_once), TURN_READS * facts.read)
-    return UnitChoice(form, ceil(blocks / at_once) * step, pace)
+    return UnitChoice(form, ceil(blocks / at_once) * step, bound, kept, pace)
 
 
 def unit_choices(

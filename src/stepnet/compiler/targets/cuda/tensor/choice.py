@@ -8,7 +8,13 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.loops.lanes import LanePace
-from stepnet.compiler.targets.cuda.tensor.costs import groups_at_once, pace, paced_time, step_time
+from stepnet.compiler.targets.cuda.tensor.costs import (
+    groups_at_once,
+    moved_bytes,
+    pace,
+    paced_time,
+    step_time,
+)
 from stepnet.compiler.targets.cuda.tensor.facts import facts_of
 from stepnet.compiler.targets.cuda.tensor.numbers import Precision
 from stepnet.compiler.targets.cuda.tensor.registers import fitted, limit, registers, without_operands
@@ -44,7 +50,8 @@ LONGEST = 2500
 class TensorChoice:
     """A loop that a device can run, and the estimate of its time.
 
-    microseconds: of a step of all sequences. bound: what takes the longest, a field of `StepTime`.
+    microseconds: of a step of all sequences. bound: what takes the longest, a field of `StepTime`,
+        or the bytes of main memory.
     groups: the most groups of blocks that run at once if all of them must; 0 for any number.
     is_measured: whether the estimate is by facts that were measured on such a device.
     pace: how many groups of blocks run at once, and how fast.
@@ -96,7 +103,8 @@ def chosen(
     if step.refusal is not None:
         return []
     facts = facts_of(device)
-    found = list[TensorChoice]()
+    found = list[tuple[float, TensorChoice]]()
+    of_memory = rows * moved_bytes(plan) * facts.main, "main memory"
     for shape in shapes(step, device, numbers):
         needed = registers(shape, device)
         time = step_time(shape, facts)
@@ -104,9 +112,9 @@ def chosen(
         if LAUNCHED[shape.schedule.exchange] == "grid":
             at_once = groups_at_once(shape, device, facts, needed)[0]
         speed = pace(shape, rows, device, facts, needed)
-        microseconds = paced_time(speed, rows, shape.schedule.rows)
-        found.append(TensorChoice(shape, microseconds, time.bound, at_once, facts.is_measured, speed))
-    return sorted(found, key=lambda choice: choice.microseconds)
+        own = paced_time(speed, rows, shape.schedule.rows), time.bound
+        found.append((own[0], TensorChoice(shape, *max(own, of_memory), at_once, facts.is_measured, speed)))
+    return [choice for _, choice in sorted(found, key=lambda one: one[0])]
 
 
 def shapes(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iterator[TensorShape]:

@@ -15,6 +15,7 @@ for shared memory and for shuffles, which are in its exchanges. The facts of dev
 from dataclasses import fields
 from math import ceil, log2
 
+from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.device import DeviceFacts
 from stepnet.compiler.targets.cuda.loops.lanes import LanePace
 from stepnet.compiler.targets.cuda.tensor.facts import H100, TensorFacts
@@ -233,6 +234,16 @@ def waits(step: TensorStep, functions: str) -> float:
 def moved(step: TensorStep) -> int:
     """Returns the values that a step reads and writes in main memory."""
     return len(step.read_sequences) + sum(len(pieces) for pieces in step.outputs)
+
+
+def moved_bytes(plan: Plan) -> int:
+    """Returns the bytes that a step of a sequence reads and writes in main memory: inputs that are read, and
+    outputs.
+    """
+    recur = plan.recurrence.recur
+    read = {operand for node in recur.body.nodes for operand in node.inputs} | {*recur.outputs}
+    moved = map(recur.body.type_of, [*({*recur.sequences} & read), *recur.outputs])
+    return sum(type_.size * type_.itemsize for type_ in moved)
 
 
 def groups_at_once(
