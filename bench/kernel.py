@@ -6,10 +6,12 @@
 
 A GRU and an LSTM as wide as their inputs, 100 steps, stepnet alone in one process: turns of all cases
 alternate with measurements of the machine (bench/runtimes/machine.py), and the least time of each counts.
+A turn is disturbed or not as a whole, so shares of PyTorch's rate are of turns side by side: their median.
 
 fma        multiply-adds of the matrix products, of the most that as many threads do on registers
-torch.mm   the time of PyTorch's matrix products of the same sizes alone, of ours: the inputs of all steps
-           by their weights at once, and as many products as steps of the memories by theirs
+torch.mm   the time of PyTorch's matrix products of the same sizes alone, of ours in the same turns: the
+           inputs of all steps by their weights at once, and as many products as steps of the memories by
+           theirs
 stream     for a single sequence: of its time, what reading the recurrent weights once in each step takes at
            least, where so many bytes lie, and the products with the inputs at the most multiply-adds
 """
@@ -20,6 +22,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from statistics import median
 from typing import Annotated, Any
 
 import torch
@@ -103,14 +106,17 @@ def row_of(case: Case, call: Any, threads: int, rounds: int, processor: Processo
     products = products_of(case)
     call()
     count = max(1, min(200, round(TURN / turn(call, 2))))
-    seconds, matmul, flops, bandwidth = float("inf"), float("inf"), 0.0, 0.0
-    for _ in range(rounds):
-        seconds = min(seconds, turn(call, count))
-        matmul = min(matmul, turn(products, count))
+    turns: list[tuple[float, float]] = []
+    flops = bandwidth = 0.0
+    for number in range(rounds):
+        # Each goes first in half of the turns: what runs behind the measurements is slower for a while.
+        took = {each: turn(each, count) for each in [call, products][:: 1 if number % 2 else -1]}
+        turns.append((took[call], took[products]))
         flops = max(flops, multiply_adds(case.dtype, threads)[0])
         if case.batch == 1:
             bandwidth = max(bandwidth, streaming(case.weight_bytes, threads))
     flops *= processor.vector_bytes / available_processors()[0].vector_bytes
+    seconds = min(ours for ours, _ in turns)
     reached = case.flops / seconds
     stream = None
     if bandwidth:
@@ -125,7 +131,7 @@ def row_of(case: Case, call: Any, threads: int, rounds: int, processor: Processo
         seconds,
         reached,
         reached / flops,
-        matmul / seconds,
+        median(theirs / ours for ours, theirs in turns),
         stream,
     )
 
@@ -154,7 +160,7 @@ def main(
     batch: Annotated[str, typer.Option(help="Numbers of sequences.")] = "1,2,4,8,16,64,256",
     hidden: Annotated[str, typer.Option(help="Widths of the memory.")] = "64,128,256,512,1024",
     threads: Annotated[str, typer.Option(help="Numbers of threads; all processors by default.")] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 9,
     target: Annotated[str, typer.Option(help="avx512, avx2 or generic; the widest by default.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:

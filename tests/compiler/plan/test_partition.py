@@ -1,6 +1,7 @@
 """The sharing of a call between threads: the costs, the choice, and its description by `explain`."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,18 @@ def test_threads_that_exchange_values_slowly_share_no_step():
     assert few == ["rows", "units"]
 
 
+@cache
+def gradient_load(cell: str, hidden: int) -> Load:
+    net = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden)).net
+    return LlvmEngine(PROCESSOR).load(plan(halves(vjp(net), len(net.inputs), len(net.results)).backward))
+
+
 @pytest.mark.parametrize(("cell", "gates"), [("gru", 3), ("lstm", 4)])
 def test_threads_that_share_a_step_of_a_gradient_exchange_the_cotangents_of_gates(cell: str, gates: int):
     """They lie in an array of the call, as contracts read them after the loop; the units of all threads are
     multiplied by the transposed weights.
     """
-    net = cells.rnn(cell, cells.CELLS[cell].parameters(256, 256)).net
-    backward = LlvmEngine(PROCESSOR).load(plan(halves(vjp(net), len(net.inputs), len(net.results)).backward))
+    backward = gradient_load(cell, 256)
     assert (backward.loop.exchanged, backward.others.exchanged) == (4 * gates * 256, 0)
     machine = replace(MACHINE, caches=(48 * 2**10, 2**21, 2**28))
     assert {partition(backward, call(rows), 2, machine).chosen.how for rows in (16, 64)} == {"rows"}
@@ -326,6 +332,21 @@ def test_caches_are_those_of_the_machine(tmp_path: Path):
     assert caches(fake_caches(tmp_path, *entries)) == {1: 2**15, 2: 2**19, 3: 2**23}
     assert caches(str(tmp_path / "none")) == {}
     assert adapt_machine(MACHINE, {}, 64) == MACHINE
+
+
+@pytest.mark.parametrize(("third", "how"), [(32, "rows"), (96, "rows"), (105, "units"), (300, "units")])
+def test_the_last_cache_of_a_whole_server_is_read_and_exchanged_slowly(third: int, how: str):
+    """There threads that each read all 3 MB of a gradient's loop wait for them, as measured; those of 256
+    units stay in the second one, and cotangents that threads exchange cost more.
+    """
+    machine = adapt_machine(MACHINE, {1: 48 * 2**10, 2: 2**21, 3: third * 2**20}, 64)
+    rates = machine.reads[2], machine.exchange, machine.uneven
+    assert rates == ((86e9, 6e9, 0.03) if how == "rows" else (30e9, 3.3e9, 0.05))
+    backward = [partition(gradient_load("gru", hidden), call(16), 2, machine) for hidden in (256, 512)]
+    assert [way.chosen.how for way in backward] == ["rows", how]
+    for cell in ("gru", "lstm"):
+        forward = [partition(load(cell, hidden), call(64), 2, machine) for hidden in (256, 512)]
+        assert [way.chosen.how for way in forward] == ["rows", "units"]
 
 
 def test_a_cache_that_the_kernel_does_not_describe_is_left_out(tmp_path: Path):

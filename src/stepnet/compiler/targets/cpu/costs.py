@@ -57,6 +57,12 @@ as long where it is 0.97.
 """
 MEASURED_BYTES = 64
 """The vector size in bytes of that processor."""
+MESH_BYTES, MESH_READ, MESH_EXCHANGE, MESH_UNEVEN = 96 * 2**20, 30e9, 3.3e9, 0.05
+"""A cache of the third level of more than MESH_BYTES is one of all cores of a server, behind a mesh (AMD's of
+up to eight cores have 96 MB at most). A thread reads parameters there at MESH_READ bytes a second, and what
+another thread has just written at MESH_EXCHANGE, and threads are as uneven as MESH_UNEVEN: measured in a
+virtual machine on an Intel of family 6.207.
+"""
 
 
 def find_pairs(net: Net) -> "Mapping[int, PairsGroup]":
@@ -91,7 +97,7 @@ def table_machine(processor: Processor) -> Machine:
 
 def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
     """Adapts a description of a processor to cache sizes and to the vector size, with which the rates scale.
-    A missing cache level counts as large as the level below.
+    A missing cache level counts as large as the level below; a third one of all cores of a server is slower.
 
     sizes: the cache sizes in bytes, by level from 1; empty to keep those of `machine`.
     vector_bytes: the size in bytes of the vector registers.
@@ -105,6 +111,10 @@ def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) ->
     second = max(first, sizes.get(2, first if sizes else machine.caches[1]))
     third = max(second, sizes.get(3, second if sizes else machine.caches[2]))
     scale = vector_bytes / MEASURED_BYTES
+    if sizes.get(3, 0) > MESH_BYTES:
+        far = min(machine.reads[3], MESH_READ)
+        reads = *machine.reads[:2], min(machine.reads[2], MESH_READ), far
+        machine = replace(machine, reads=reads, exchange=MESH_EXCHANGE, uneven=MESH_UNEVEN)
     reads = machine.reads[0] * scale, *machine.reads[1:]
     return replace(
         machine,
