@@ -5,7 +5,8 @@
     python bench/first.py --only "gru file" --only "gru onnxruntime"
 
 Each process imports NumPy and a library, makes a model of 64 inputs and 64 units, from an ONNX file or from
-equations, and runs it on two sequences of 20 steps, float32. They take turns, and a figure is the median.
+equations, and runs it on two sequences of 20 steps, float32. `layers` are two layers of LSTMs, in both
+directions. They take turns, and a figure is the median.
 Processor time is that of all threads. It and the time on the clock are taken from the start of the process to
 its result, and `to the end` is the processor time of the whole process, which has only that for a command
 line. `cold` is with an empty folder for compiled code, `modules` the number of Python modules in the end.
@@ -87,19 +88,31 @@ def ways(folder: Path) -> dict[str, Way]:
     rows = pa.array([np.zeros((20, 64), "float32").tolist()] * 2, pa.list_(pa.list_(pa.float32())))
     parquet.write_table(pa.table({"x": rows}), folder / "x.parquet")
     made = {"numpy alone": Way()}
-    for cell in CELLS:
-        path = str(folder / f"{cell}.onnx")
-        save(sn.cells.rnn(cell, sn.cells.CELLS[cell].parameters(64, 64, seed=0)), path)
-        run = ("run", path, str(folder / "x.parquet"), "-o", str(folder / f"{cell}.parquet"), "--force")
+    models: dict[str, sn.Model] = {cell: layer(cell) for cell in CELLS}
+    models["layers"] = sn.Stack(
+        [sn.Bidirectional(layer("lstm", n), layer("lstm", n, True)) for n in (64, 128)]
+    )
+    for name, model in models.items():
+        path = str(folder / f"{name}.onnx")
+        save(model, path)
+        run = ("run", path, str(folder / "x.parquet"), "-o", str(folder / f"{name}.parquet"), "--force")
         made |= {
-            f"{cell} onnxruntime": Way(SESSION.format(path=path)),
-            f"{cell} file": Way(FILE.format(path=path)),
-            f"{cell} file cold": Way(FILE.format(path=path), is_cold=True),
+            f"{name} onnxruntime": Way(SESSION.format(path=path)),
+            f"{name} file": Way(FILE.format(path=path)),
+            f"{name} file cold": Way(FILE.format(path=path), is_cold=True),
+            f"{name} command": Way(arguments=run),
+        }
+    for cell in CELLS:
+        made |= {
             f"{cell} equations": Way(EQUATIONS.format(cell=cell)),
             f"{cell} equations cold": Way(EQUATIONS.format(cell=cell), is_cold=True),
-            f"{cell} command": Way(arguments=run),
         }
     return made
+
+
+def layer(cell: str, inputs: int = 64, reverse: bool = False) -> sn.RNN:
+    """Returns a layer of a cell, of 64 units."""
+    return sn.cells.rnn(cell, sn.cells.CELLS[cell].parameters(inputs, 64, seed=0), reverse=reverse)
 
 
 def sample(way: Way, folder: Path, number: int) -> Sample:
@@ -150,7 +163,7 @@ def main(
             "processor": 1000 * median(one.processor for one in each),
             "clock": 1000 * median(one.clock for one in each),
             "whole": 1000 * median(one.whole for one in each),
-            "modules": each[0].modules,
+            "modules": each[-1].modules,
         }
         for name, each in taken.items()
     }

@@ -34,3 +34,26 @@ def test_a_run_over_files_needs_no_pandas(tmp_path: Path) -> None:
     save(rnn_of("gru", 3, 4, seed=0), str(tmp_path / "m.onnx"))
     run(RUN, *(str(tmp_path / name) for name in ("m.onnx", "x.parquet")), "-o", str(tmp_path / "y.parquet"))
     assert parquet.read_table(tmp_path / "y.parquet").num_rows == 2
+
+
+ONNX = """
+import sys
+import numpy as np
+import stepnet as sn
+x = np.ones((2, 5, 3), "float32")
+model = sn.load(sys.argv[1])
+assert not {"onnx", "importlib.metadata"} & sys.modules.keys()
+import onnx
+from stepnet.onnx import Backend
+onnx.checker.check_model(sys.argv[1])
+assert len(Backend.prepare(onnx.load(sys.argv[1])).run([x])) == 2
+sn.load(sys.argv[1], axes={"x": "NT"})
+"""
+
+
+def test_a_file_is_read_by_the_messages_of_onnx_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPNET_CACHE", "0")
+    save(rnn_of("gru", 3, 4, seed=0), str(tmp_path / "m.onnx"))
+    run(ONNX, str(tmp_path / "m.onnx"))

@@ -21,7 +21,7 @@ from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.sources import package_version, sources
-from stepnet.compiler.native.frozen import FrozenCall, FrozenResult, ReadyCall, ready_call
+from stepnet.compiler.native.frozen import FrozenCall, FrozenKernel, FrozenResult, ReadyCall, ready_call
 from stepnet.compiler.native.identity import VARIABLE, chosen_processor, processor_facts
 from stepnet.compiler.native.watching import watching
 from stepnet.compiler.values.fork_guard import IMPORTS
@@ -58,7 +58,7 @@ class StoredCall:
     structure: Any
 
 
-FORM = Serializer(StoredCall, FrozenCall, FrozenResult)
+FORM = Serializer(StoredCall, FrozenCall, FrozenKernel, FrozenResult)
 
 
 class Keeper(NamedTuple):

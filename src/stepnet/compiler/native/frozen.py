@@ -33,12 +33,27 @@ REST = "rest"
 class FrozenResult:
     """A result of a frozen call, in a new array at each call.
 
-    shape, dtype: those of the array. word: its argument word.
+    shape, dtype: those of the array. words: the 64-bit words of the data that have its address.
     """
 
     shape: tuple[int, ...]
     dtype: str
-    word: int
+    words: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FrozenKernel:
+    """A kernel that a frozen call runs.
+
+    entry: the offset of its function in the code.
+    words, status, progress: the offsets in the data of its argument words, of the word that is set if an
+        index is outside its table, and of its progress.
+    """
+
+    entry: int
+    words: int
+    status: int
+    progress: int
 
 
 @dataclass(frozen=True)
@@ -49,13 +64,11 @@ class FrozenCall:
     addresses: a row for each address: the part and the offset where it belongs, its base (a part, or a
         function), and what is added to it.
     names: the functions of the system, by name.
-    entry: the offset of the function in the code.
-    words, status, progress: the offsets in the data of the argument words, of the word that is set if an
-        index is outside its table, and of the progress of the call.
-    begun: the words of progress ahead of a call. pause: the index of the one that is cleared to go on.
+    kernels: what it runs, in order.
+    begun: the words of progress ahead of a kernel. pause: the index of the one that is cleared to go on.
     tiles: whether code may use the tile registers of the processor, which the system is asked for.
     shared: whether several threads would share the call, which runs on one here.
-    inputs: the argument words with the address of the array that a call is given.
+    inputs: the 64-bit words of the data that have the address of the array that a call is given.
     results: the arrays that a call returns.
     """
 
@@ -64,10 +77,7 @@ class FrozenCall:
     scratch: int
     addresses: np.ndarray
     names: tuple[str, ...]
-    entry: int
-    words: int
-    status: int
-    progress: int
+    kernels: tuple[FrozenKernel, ...]
     begun: tuple[int, ...]
     pause: int
     tiles: bool
@@ -85,7 +95,7 @@ class ReadyCall:
     def __init__(self, frozen: FrozenCall) -> None:
         """Loads a frozen call: fills in its addresses, and makes its code executable."""
         self.inputs, self.pause, self.shared, self.seconds = frozen.inputs, frozen.pause, frozen.shared, 0.0
-        self.results = [(each.shape, np.dtype(each.dtype), each.word) for each in frozen.results]
+        self.results = [(each.shape, np.dtype(each.dtype), each.words) for each in frozen.results]
         self.code, self.data = mapped(len(frozen.code)), aligned(len(frozen.data) + frozen.scratch, HUGE)
         self.code[: len(frozen.code)] = frozen.code
         self.data[: len(frozen.data)] = np.frombuffer(frozen.data, np.uint8)
@@ -93,30 +103,41 @@ class ReadyCall:
         fill_in(frozen, (self.code, self.data), (begin, data))
         protect(begin, len(frozen.code))
         numbers: Any = self.data.view(np.int64)
-        head = np.array(frozen.begun)
-        self.words = memoryview(numbers[frozen.words // 8 :])
-        self.progress = numbers[frozen.progress // 8 :][: len(head)]
-        self.status = memoryview(numbers[frozen.status // 8 :])
-        self.begun, self.argument = head, data + frozen.words
-        self.call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(begin + frozen.entry)
+        self.words, self.begun = memoryview(numbers), np.array(frozen.begun)
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+        self.kernels = [
+            (
+                function(begin + each.entry),
+                data + each.words,
+                numbers[each.progress // 8 :][: len(frozen.begun)],
+                each.status // 8,
+            )
+            for each in frozen.kernels
+        ]
 
     def run(self, given: np.ndarray) -> list[np.ndarray] | None:
         """Runs the call on an array of the shape and dtype for which it was frozen, in C's order; returns its
         results. None if an index is outside of its table.
         """
-        arrays, address = list[np.ndarray](), pointer(given)
+        arrays, address, words = list[np.ndarray](), pointer(given), self.words
         for word in self.inputs:
-            self.words[word] = address
-        for shape, dtype, word in self.results:
+            words[word] = address
+        for shape, dtype, places in self.results:
             arrays.append(np.empty(shape, dtype))
-            self.words[word] = pointer(arrays[-1])
-        self.progress[:] = self.begun
-        self.status[0], begun = 0, perf_counter() if self.shared else 0.0
-        while self.call(self.argument):  # it returns from time to time, so that interrupts are handled
-            self.progress[self.pause] = 0
+            address = pointer(arrays[-1])
+            for word in places:
+                words[word] = address
+        begun = perf_counter() if self.shared else 0.0
+        for call, argument, progress, status in self.kernels:
+            progress[:] = self.begun
+            words[status] = 0
+            while call(argument):  # it returns from time to time, so that interrupts are handled
+                progress[self.pause] = 0
+            if words[status]:
+                return None
         if self.shared:
             self.seconds += perf_counter() - begun
-        return None if self.status[0] else arrays
+        return arrays
 
 
 def fill_in(frozen: FrozenCall, parts: Sequence[Any], begins: tuple[int, int]) -> None:

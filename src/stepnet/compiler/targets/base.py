@@ -279,6 +279,23 @@ class Chain(Protocol):
         ...
 
 
+@runtime_checkable
+class FreezingChain(Chain, Protocol):
+    """Chain whose calls other processes can run without it."""
+
+    def frozen(
+        self, add: Callable[[Any], None], fixed: Sequence[Any], given: Array, made: Callable[[], Any]
+    ) -> FrozenCall | None:
+        """Freezes a call, which it runs once; None if it cannot be frozen.
+
+        add: adds the call of each kernel to a run of the chain.
+        fixed: the arrays that every such call has, such as zeros for omitted memories.
+        given: the array that each call is given.
+        made: returns the results in the structure and the shapes in which the caller of the model has them.
+        """
+        ...
+
+
 class Steps(Protocol):
     """Runs single steps of some rows of a call.
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stepnet.compiler.native.frozen import FrozenCall
 from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.memory import HOST, AnyMemory, Buffer
@@ -27,10 +28,12 @@ from stepnet.compiler.targets.base import (
     Call,
     CalledKernel,
     Chain,
+    FreezingChain,
     Kernel,
     PreparedCall,
     Results,
     Spec,
+    StartedRun,
     TableLayout,
 )
 from stepnet.compiler.targets.packed import (
@@ -47,6 +50,7 @@ from stepnet.compiler.targets.part_execution import (
     PartRun,
     RunPairs,
     Values,
+    add_part,
     lent_indices,
     own_results,
     run_chain,
@@ -389,6 +393,30 @@ class BoundParts(CalledKernel):
         values = self.values(dict(zip(self.varying, inputs, strict=True)), Frame.of(packing))
         results = own_results(self.net, values, self.lent, packing.memory)
         return packing.results(self.traced_form, results, call.given, self.clean)
+
+    def frozen(self, call: Call, given: Array, structured: Callable[[Results], Any]) -> FrozenCall | None:
+        """Freezes a call, if all parts run as one chain, so that other processes can run it; None if it
+        cannot be frozen. See `FreezingBound`.
+        """
+        (run, *others), packing = self.runs, self.packing(call)
+        frame = Frame.of(packing)
+        if others or not isinstance(run.chain, FreezingChain) or not run.fits(frame):
+            return None
+        inputs = dict(zip(self.varying, packing.inputs(self.traced_form, call.given), strict=True))
+        values = {**self.constants, **inputs}
+        fixed = [inputs[n] for n, array in zip(self.given, call.given, strict=True) if array is None]
+
+        def add(started: StartedRun) -> None:
+            """Adds the calls of all parts to a run of the chain."""
+            for part in run.parts:
+                values.update(add_part(started, part, values, frame))
+
+        def made() -> Any:
+            """Returns the results of the run as the caller of the model has them."""
+            results = own_results(self.net, values, self.lent, packing.memory)
+            return structured(packing.results(self.traced_form, results, call.given, self.clean))
+
+        return run.chain.frozen(add, fixed, given, made)
 
     def packing(self, call: Call, at_steps: bool = False) -> CallPacking:
         """Describes the moves of a call's arrays into the memory of the engine, and of its results back.

@@ -96,7 +96,7 @@ def opened(path: str | Path, contents: bytes | None = None) -> tuple[Proto, Stor
     contents: those of the file, if they were read before.
     """
     path = existing(path) if contents is None else Path(path)
-    onnx = library("onnx", "an .onnx file", "onnx")
+    kind = messages.classes().ModelProto
     protobuf = library("google.protobuf.message", "an .onnx file", "onnx")
     try:
         size = path.stat().st_size if contents is None else len(contents)
@@ -106,8 +106,8 @@ def opened(path: str | Path, contents: bytes | None = None) -> tuple[Proto, Stor
             )
         data = path.read_bytes() if contents is None else contents
         store = Store(path, size)
-        messages.count(data, onnx.ModelProto.DESCRIPTOR, store)
-        model = onnx.ModelProto.FromString(data)
+        messages.count(data, kind.DESCRIPTOR, store)
+        model = kind.FromString(data)
     except protobuf.DecodeError as error:
         raise FileError(
             f"{path}: this is not a complete ONNX model ({' '.join(str(error).split())})"

@@ -44,7 +44,8 @@ from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout,
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.ragged.positions import Positions
 
-if TYPE_CHECKING:  # few models need this module
+if TYPE_CHECKING:  # few models need these modules
+    from stepnet.compiler.native.frozen import FrozenCall
     from stepnet.compiler.targets.cpu.running.across import BetweenTask
 
 SPARE = 8
@@ -164,6 +165,15 @@ class KernelChain:
             return self.shape(others)[0] == shape
 
         return fits
+
+    def frozen(
+        self, add: Callable[["Started"], None], fixed: Sequence[Any], given: Array, made: Callable[[], Any]
+    ) -> "FrozenCall | None":
+        """Freezes a call, so that other processes can run it; None if it cannot be frozen. The arguments are
+        as of `frozen_call`.
+        """
+        own: FrozenCall | None = late_import("running.freezing").frozen_call(self, add, fixed, given, made)
+        return own
 
     def end(self, forms: Sequence[CallForm], arrays: Sequence[CallArrays]) -> None:
         """Does the work that follows the machine code, such as totals (values over all rows) by NumPy, and

@@ -41,6 +41,11 @@ class Shape:
     ends: bool
     parts: tuple[int, ...]
 
+    @property
+    def is_shared(self) -> bool:
+        """Tells whether several threads run the calls."""
+        return max(*map(len, (*self.waves, *self.lanes)), *self.together, *self.parts) > 1
+
 
 def write_words(space: Workspace, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
     """Writes numbers to the arguments of machine code, for each thread that a workspace (scratch memory and

@@ -62,13 +62,13 @@ class Runner:
         return refill.lent_tasks() if refill is not None else None
 
     def frozen(self, call: Call, given: Array, structured: Callable[[Results], Any]) -> "FrozenCall | None":
-        """Freezes a call, so that other processes can run it; None if it cannot be frozen. The arguments are
-        as of `frozen_call`.
+        """Freezes a call, so that other processes can run it; None if it cannot be frozen. See
+        `FreezingBound`.
         """
-        made: FrozenCall | None = late_import("running.freezing").frozen_call(
-            self.chain, call, given, structured
+        known = list[Results]()
+        return self.chain.frozen(
+            lambda started: known.append(started.add(call)), (), given, lambda: structured(known[0])
         )
-        return made
 
     def release(self) -> None:
         """Returns the kernel's memory to the pool. It must not be called afterwards."""
