@@ -78,11 +78,11 @@ class MatrixCase:
         moved = size * (vectors * matrix / self.memory[-2] + states * matrix / CHUNK)
         return rows * max(moved / BYTES, self.channels / 32 * SCANNED[size] / ISSUED)
 
-    def model(self) -> sn.RNN:
-        """Returns the recurrence, which knows its inputs."""
+    def model(self, dtype: str = "float32") -> sn.RNN:
+        """Returns the recurrence, which knows its inputs. dtype: in which these are stored."""
         memory: Any = {"C": self.memory, **self.further} if self.further else self.memory
         rnn = sn.RNN(self.step, self.params, memory=memory)
-        rnn({name: np.zeros((1, 1, *shape), "f4") for name, shape in self.inputs.items()})
+        rnn({name: np.zeros((1, 1, *shape), dtype) for name, shape in self.inputs.items()})
         return rnn
 
 
@@ -202,7 +202,7 @@ def table(is_back: bool = False) -> Iterator[str]:
     yield "| --- | " + " | ".join("---:" for _ in columns[1:]) + " |"
     facts = EmulatedDevice().facts
     for case in cases():
-        rnn = case.model()
+        rnn, half = case.model(), case.model("bfloat16")
         if is_back and not any(case.back):
             continue
         for rows in BATCHES:
@@ -211,7 +211,8 @@ def table(is_back: bool = False) -> Iterator[str]:
                 now = [backward_time(rnn, rows, facts, way) for way in WAYS]
             else:
                 before = time_of_blocks(rnn.plan, rows, facts)
-                now = [forward_time(rnn, rows, facts, way) for way in WAYS]
+                stored = zip((rnn, rnn, half), WAYS, strict=True)
+                now = [forward_time(each, rows, facts, way) for each, way in stored]
             least = [case.others(rows, size, is_back) for size in (4, 2)]
             numbers = [f"{time:.2f}" for time in (before, *now, *least)]
             yield f"| {case.name.replace('_', ' ')} | {rows} | " + " | ".join(numbers) + " |"

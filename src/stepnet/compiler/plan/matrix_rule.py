@@ -135,9 +135,15 @@ class RuleFinder:
             if not self.late.isdisjoint(node.inputs):
                 self.late.add(number)
         require(is_plain(self.body, self.late), "it has products, tables, scans or joined values")
-        types = [type_ for n in self.late for type_ in self.body.nodes[n].types]
+        types = [type_ for n in self.late - self.stored_ends() for type_ in self.body.nodes[n].types]
         require(all(type_.dtype == FLOAT for type_ in types), f"it does not compute in {FLOAT}")
         self.labels = labels_of(self.body)
+
+    def stored_ends(self) -> set[int]:
+        """Returns the casts of outputs to the dtype in which they are stored, which nothing else reads."""
+        read = {n for node in self.body.nodes for n in node.inputs} | {*self.recur.following}
+        ends = {*self.recur.outputs} - read
+        return {n for n in ends if self.body.nodes[n].operation == "cast" and n in self.late}
 
     def rule(self) -> MatrixRule:
         """Finds the form."""

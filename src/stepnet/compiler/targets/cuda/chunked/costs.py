@@ -12,10 +12,12 @@ Nothing of it was measured. Instructions are counted by the kernel's loops, for 
 from collections.abc import Iterable
 from math import ceil, log2
 
+from stepnet.compiler.net.ir import Net
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cuda.arrays.product_shares import DEPTH, TENSOR_WAYS
 from stepnet.compiler.targets.cuda.chunked.form import (
     MOST_TILES,
+    SOLVED,
     TILE_COLUMNS,
     ChunkForm,
     chunk_forms,
@@ -24,6 +26,7 @@ from stepnet.compiler.targets.cuda.chunked.form import (
 from stepnet.compiler.targets.cuda.chunked.sizes import TILE_ROWS
 from stepnet.compiler.targets.cuda.device import LANES, DeviceFacts
 from stepnet.compiler.targets.cuda.loops.lanes import LanePace
+from stepnet.compiler.targets.cuda.stored import half_of
 from stepnet.compiler.targets.cuda.tensor.costs import (
     EXACT,
     SCHEDULERS,
@@ -36,7 +39,7 @@ from stepnet.compiler.values.records import dataclass
 
 MEETINGS = 5
 """The barriers of a chunk; one less without decays, and where nothing is solved; one more where each key has
-its own decays.
+its own decays. One less where the next chunk is loaded ahead, and one where its decays are multiplied then.
 """
 MOVED = 14
 """The instructions that bring a number of a matrix from main memory to shared memory, with its places."""
@@ -44,6 +47,8 @@ LOADED, SHOWN = 5, 10
 """The same of a number that a step reads, and of one of an output, four at a time, as in machine code."""
 WRITTEN = 3
 """The instructions of a step that store what it writes, as in machine code of a delta rule."""
+ADDED = 4
+"""The instructions that add up a number of two lanes, and choose which of them has it first."""
 DECAYED = 5
 """The instructions for a product of decays, as in machine code."""
 KEPT, TURN, UNROLLED = 4, 10, 300
@@ -60,6 +65,8 @@ ADDRESSES = 12
 """The instructions of a turn of a loop that find where its numbers lie."""
 REGISTERS = 128
 """The registers of a thread, as ptxas has them for delta rules."""
+BYTES = 4
+"""The bytes of a number of float32."""
 RESERVED = 1024
 """The bytes of shared memory that a GPU takes for itself, of each block."""
 
@@ -136,8 +143,17 @@ def moved_bytes(form: ChunkForm) -> float:
     """Returns the bytes that a block reads and writes in main memory for a step. Blocks of one head read its
     vectors, and their decays, through the second cache.
     """
-    of_keys = form.keys * (form.vectors + form.rule.by_key) / form.parts
-    return 4 * (of_keys + (form.wide_count + 1 + form.rule.by_value) * form.columns)
+    rule = form.rule
+    writes = rule.writes if form.first_write else ()
+    vectors = [read.factor for read in form.reads] + [number for each in writes for number in each.keys]
+    of_keys = form.keys * (stored_bytes(rule.body, vectors) + BYTES * rule.by_key) / form.parts
+    values = [*filter(form.is_wide, form.early), *form.outputs]
+    return of_keys + form.columns * (stored_bytes(rule.body, values) + BYTES * rule.by_value)
+
+
+def stored_bytes(body: Net, numbers: Iterable[int]) -> int:
+    """Returns the bytes of an element of each of some values: two of those that are stored in 16 bits."""
+    return sum(BYTES // 2 if half_of(body, number) else BYTES for number in numbers)
 
 
 def chunk_time(form: ChunkForm, facts: TensorFacts, used: int = 1) -> ChunkTime:
@@ -151,7 +167,8 @@ def chunk_time(form: ChunkForm, facts: TensorFacts, used: int = 1) -> ChunkTime:
     loaded = steps * (form.vectors * form.keys + decays_of_step(form)) / form.threads
     loaded += form.wide_count * values
     late = late_instructions(form)
-    own = instruction * (LOADED * loaded + values * (SHOWN + late))
+    loading = facts.read + instruction * LOADED * loaded * form.threads / (form.threads - form.loaders)
+    own = instruction * values * (SHOWN + late)
     by_key, later = form.rule.by_key, form.later
     within = form.span // TILE_COLUMNS if by_key else MOST_TILES
     products = [
@@ -167,15 +184,21 @@ def chunk_time(form: ChunkForm, facts: TensorFacts, used: int = 1) -> ChunkTime:
     if by_key:
         of_decays = instruction * decay_instructions(form)
     if form.solved:
-        issue = facts.warp + facts.scheduler * max(1.0, used * form.columns / LANES / SCHEDULERS)
-        turn = 1.25 * form.solved + form.rule.by_value
-        all_later = turn * writes * steps * steps / 2 + steps * (4 * form.solved + late + WRITTEN)
+        warps = form.columns * form.solving / LANES
+        issue = facts.warp + facts.scheduler * max(1.0, used * warps / SCHEDULERS)
+        turn, groups = 1.25 * form.solved + form.rule.by_value, steps // SOLVED
+        pairs = SOLVED * SOLVED * (groups / 2 + groups * (groups - 1) / 2 / form.solving)
+        added = ADDED * steps * form.solved * (form.solving - 1)
+        all_later = turn * writes * pairs + steps * (4 * form.solved + late + WRITTEN) + added
         solution = max(issue * all_later, facts.wait * steps * (late + 4))
     else:
         solution = instruction * values * late
     meetings = MEETINGS - (not form.has_products) - (not form.solved) + by_key
-    parts = facts.read + own, multiplying, solution, of_decays, meetings * facts.barrier
-    return ChunkTime(*parts)
+    if form.multiplies_ahead:
+        of_decays, loading, meetings = 0.0, loading + of_decays, meetings - 1
+    if form.ahead:
+        loading, meetings = max(0.0, loading - solution), meetings - 1
+    return ChunkTime(loading + own, multiplying, solution, of_decays, meetings * facts.barrier)
 
 
 def decays_of_step(form: ChunkForm) -> int:

@@ -9,6 +9,7 @@ from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cuda.chunked.decay_form import DecayForm
 from stepnet.compiler.targets.cuda.chunked.decay_parts import DecayPartWriter, Head
 from stepnet.compiler.targets.cuda.chunked.decays_of_keys import KeyDecayWriter
+from stepnet.compiler.targets.cuda.chunked.form import THREADS
 from stepnet.compiler.targets.cuda.chunked.moves import multiply_decays
 from stepnet.compiler.targets.cuda.chunked.tiles import (
     DTYPE,
@@ -49,7 +50,8 @@ class DecayWriter(DecayPartWriter):
 
     def take_decays(self) -> None:
         """Writes the products of the decays of a chunk."""
-        multiply_decays(self.code, self.arrays, self.form.steps, self.form.steps + 1)
+        steps, code = self.form.steps, self.code
+        multiply_decays(code, self.arrays, steps, steps + 1, code.thread, THREADS)
 
     def scale_of_step(self, is_back: bool) -> Scale:
         """Returns the writer of the decays between a step and the end, or with `is_back` the beginning."""

@@ -8,15 +8,17 @@ a chunk and in float32:
     read       [reads, steps, values], what is read of the matrix
     written    [writes, steps, values]
     values     [early values, steps, values]
-    numbers    [2, early numbers, steps], of chunks in turn: outputs read them while the next ones are loaded
+    numbers    [early numbers, steps]
     inner      [reads, writes, steps, steps], the products of the vectors, decayed; 0 for those not earlier
     decay      [steps], or [steps, keys] or [steps, values]
     ahead      [values]: the product of the decays of all steps, if each value decays by itself
     decays     [spans + 1, spans + 1], column s: the product of the decays from span s on, until each span;
                for each key, if each decays by itself. Then a span has 16 steps (`key_decays.py`), else one
-    beyond     [2], of chunks in turn: not 0 if something written is NaN, infinite or close to it
+    beyond     [1]: not 0 if something written is NaN, infinite or close to it
 
-Rows are a few numbers longer, so that the lanes of a warp read from different banks.
+Rows are a few numbers longer, so that the lanes of a warp read from different banks. Some have two places,
+which chunks have in turn (`turned`): outputs read numbers while the next ones are loaded. Where few threads
+solve what is written, others may load the next chunk meanwhile (`ahead`), with its decays.
 """
 
 from collections.abc import Sequence
@@ -39,6 +41,8 @@ STEPS = 64, 32, 16
 """The steps that a chunk may have."""
 MOST_SOLVED = 4
 """The most reads on which what is written may depend; of each, a thread has some steps in registers."""
+SOLVED = 8
+"""The steps that are solved together, whose reads a thread has in registers."""
 MOST_TILES = 8
 """The products of tensor cores that a warp computes together: of one or two left operands with others."""
 
@@ -48,7 +52,8 @@ class ChunkForm:
     """Step, and how its chunks are run.
 
     steps: of a chunk. columns: the values of a head that a block has. way: how float32 is multiplied, a key
-    of `TENSOR_WAYS`. threads: of a block, on which bits do not depend. outputs: of the step, by node.
+    of `TENSOR_WAYS`. threads: of a block, on which bits do not depend. outputs: of the step, by node. ahead:
+    whether the next chunk is loaded while this one is solved.
     """
 
     rule: MatrixRule
@@ -57,6 +62,7 @@ class ChunkForm:
     way: str
     threads: int = THREADS
     outputs: tuple[int, ...] = ()
+    ahead: bool = False
 
     @property
     def heads(self) -> int:
@@ -231,24 +237,51 @@ class ChunkForm:
         """The length of the inner products of all vectors."""
         return len(self.reads) * self.writes * self.steps * self.step_row
 
+    @property
+    def solving(self) -> int:
+        """The lanes that share a value in the solution, each with what half of the earlier steps wrote. They
+        do not depend on how blocks share a head, so bits do not.
+        """
+        return 2 if self.rule.sizes[2] <= THREADS // 8 else 1
+
+    @property
+    def loaders(self) -> int:
+        """The first thread that loads the next chunk: behind the warps that solve this one, and one more."""
+        return LANES * (ceil(self.solving * self.columns / LANES) + 1) if self.ahead else 0
+
+    @property
+    def multiplies_ahead(self) -> bool:
+        """Tells whether the products of the next chunk's decays are computed with its loads."""
+        return self.ahead and self.has_products and not self.rule.by_key
+
+    @property
+    def turned(self) -> frozenset[str]:
+        """The arrays that have two places, which chunks have in turn."""
+        loaded = {"vectors", "values", "decay", "read"} if self.ahead else set[str]()
+        return frozenset({"numbers", "beyond", *loaded, *(["decays"] if self.multiplies_ahead else [])})
+
     @computed_once
     def places(self) -> dict[str, int]:
         """The first bytes of all arrays in shared memory, and under "end" that behind them."""
+        return begins_of({name: size * (1 + (name in self.turned)) for name, size in self.sizes.items()})
+
+    @computed_once
+    def sizes(self) -> dict[str, int]:
+        """The numbers of all arrays, of one place."""
         reads, writes, steps = len(self.reads), self.writes, self.steps
-        sizes = {
+        return {
             "vectors": self.vectors * steps * self.key_row,
             "matrix": self.keys * self.matrix_row,
             "read": reads * steps * self.value_row,
             "written": writes * steps * self.value_row,
             "values": len(self.wide) * steps * self.value_row,
             "inner": self.inner,
-            "numbers": 2 * len(self.narrow) * steps,
+            "numbers": len(self.narrow) * steps,
             "decay": steps * self.decay_step,
             "decays": self.decay_row * self.decay_row * self.decay_keys if self.has_products else 0,
             "ahead": self.columns if self.rule.by_value else 0,
-            "beyond": 2,
+            "beyond": 1,
         }
-        return begins_of(sizes)
 
     @property
     def shared(self) -> int:
@@ -275,8 +308,10 @@ def chunk_forms(plan: Plan, facts: DeviceFacts, way: str) -> list[ChunkForm] | s
         for steps in STEPS
         for columns in columns_of(values)
         for threads in (THREADS, THREADS // 2)
-        if columns <= threads
-        and (form := ChunkForm(rule, steps, columns, way, threads, outputs)).shared <= facts.shared
+        for ahead in (False, True)
+        if (form := ChunkForm(rule, steps, columns, way, threads, outputs, ahead)).shared <= facts.shared
+        and max(columns, form.loaders) <= threads - (LANES if ahead else 0)
+        and (form.solved or not ahead)
     ]
     return forms or f"chunks take more than {facts.shared:,} bytes of shared memory"
 

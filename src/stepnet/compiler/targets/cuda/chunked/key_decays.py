@@ -62,7 +62,7 @@ class ChunkDecayWriter(ChunkLoadWriter):
         """Writes the products of decays; for keys a thread for the spans from each one on, and for a key."""
         code, form = self.code, self.chunk
         if not self.rule.by_key:
-            multiply_decays(code, self.arrays, form.steps, form.decay_row)
+            multiply_decays(code, self.arrays, form.steps, form.decay_row, code.thread, form.threads)
             return
         row = form.decay_row * form.keys
         with code.over_threads(row) as index:

@@ -3,6 +3,7 @@ matrix, and all that the steps read that does not depend on the matrix.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from llvmlite import ir
 
@@ -11,13 +12,15 @@ from stepnet.compiler.targets.cpu.writing.code import integer
 from stepnet.compiler.targets.cpu.writing.pointwise import converted
 from stepnet.compiler.targets.cuda.chunked.decay_form import ALIGNED
 from stepnet.compiler.targets.cuda.chunked.form import ChunkForm
-from stepnet.compiler.targets.cuda.chunked.moves import ChunkMoves
+from stepnet.compiler.targets.cuda.chunked.moves import ChunkMoves, multiply_decays
 from stepnet.compiler.targets.cuda.chunked.shared_arrays import SharedArrays
 from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO
+from stepnet.compiler.targets.cuda.device import LANES
 from stepnet.compiler.targets.cuda.entries.elements import ElementWriter, RowOfThread
 from stepnet.compiler.targets.cuda.entries.places import Place
 from stepnet.compiler.targets.cuda.loops.lane_code import LaneTurn
 from stepnet.compiler.targets.cuda.loops.loop import LoopForm, LoopWriter
+from stepnet.compiler.targets.cuda.writer import VOID
 from stepnet.compiler.values.records import dataclass
 
 Value = ir.Value
@@ -39,11 +42,11 @@ class ChunkLoadWriter(LoopWriter):
         """Begins the kernel."""
         super().__init__(LoopForm(plan, 1, form.threads, form.shared))
         self.chunk, self.rule = form, form.rule
-        self.arrays = SharedArrays(self.code, form.places)
+        turned = {name: 4 * form.sizes[name] for name in form.turned}
+        self.arrays = SharedArrays(self.code, form.places, turned)
         self.elements = ElementWriter(self.code, self.rule.body, self.sources(), {}, ALIGNED)
         self.head: Value = integer(0)
         self.column: Value = integer(0)
-        self.half: Value = integer(0)
 
     # ---- places in shared memory
 
@@ -51,9 +54,10 @@ class ChunkLoadWriter(LoopWriter):
         """Writes the row of a step in the array number `place` of those with a row for each step."""
         return self.code.summed(integer(place * self.chunk.steps), step)
 
-    def number_at(self, place: int, step: Value) -> tuple[tuple[Value, int], tuple[Value, int]]:
-        """Writes the place of an early number of a step."""
-        return (self.row_of(place, step), 1), (self.half, len(self.chunk.narrow) * self.chunk.steps)
+    def turn_arrays(self, steps: ChunkSteps) -> None:
+        """Writes which places a chunk has of the arrays that have two."""
+        half = self.code.divided(self.code.divided(steps.first, self.chunk.steps)[0], 2)[1]
+        self.arrays = replace(self.arrays, half=half)
 
     # ---- the matrix
 
@@ -115,19 +119,39 @@ class ChunkLoadWriter(LoopWriter):
 
     def load(self, steps: ChunkSteps) -> None:
         """Writes the loads of all that the steps read and that does not depend on the matrix."""
-        code, form = self.code, self.chunk
         moves = self.moves(steps)
-        self.arrays.write(ZERO, "beyond", (code.sub(integer(1), self.half), 1))
-        with code.over_threads(form.steps) as step:
-            row = self.row_at_step(steps, step)
-            self.elements.begin()
-            for place, number in enumerate(form.narrow):
-                self.arrays.write(
-                    self.early_element(number, integer(0), row), "numbers", *self.number_at(place, step)
-                )
-            if self.rule.decay and form.decay_step == 1:
-                self.arrays.write(self.decay_element(integer(0), row), "decay", (step, 1))
+        with self.code.over_threads(self.chunk.steps) as step:
+            self.load_numbers(steps, step)
         moves.write()
+        self.elements.begin()
+
+    def load_numbers(self, steps: ChunkSteps, step: Value) -> None:
+        """Writes loads of the numbers of a step of the chunk, and of its decay, if heads have one."""
+        form, row = self.chunk, self.row_at_step(steps, step)
+        self.elements.begin()
+        for place, number in enumerate(form.narrow):
+            made = self.early_element(number, integer(0), row)
+            self.arrays.write(made, "numbers", (self.row_of(place, step), 1))
+        if self.rule.decay and form.decay_step == 1:
+            self.arrays.write(self.decay_element(integer(0), row), "decay", (step, 1))
+
+    def load_ahead(self, steps: ChunkSteps) -> None:
+        """Writes the same loads by the threads from `loaders` on, and those of numbers by the warp ahead of
+        them, which then multiplies the decays; no other thread needs to wait for either.
+        """
+        code, form = self.code, self.chunk
+        thread = code.sub(code.thread, integer(form.loaders - LANES))
+        is_first = code.and_(
+            code.icmp_signed(">=", thread, integer(0)), code.icmp_signed("<", thread, integer(LANES))
+        )
+        with code.when(is_first):
+            with code.loop(thread, integer(form.steps), LANES) as step:
+                self.load_numbers(steps, step)
+            if form.multiplies_ahead:
+                code.function_call("warp_barrier", VOID, [])
+                multiply_decays(code, self.arrays, form.steps, form.decay_row, thread, LANES)
+        with code.when(code.icmp_signed(">=", thread, integer(LANES))):
+            self.moves(steps).write()
         self.elements.begin()
 
     def decay_element(self, place: Value, row: RowOfThread) -> Value:
@@ -141,7 +165,13 @@ class ChunkLoadWriter(LoopWriter):
     def moves(self, steps: ChunkSteps) -> ChunkMoves[RowOfThread]:
         """Writes loads of the vectors, of the values and of decays of a chunk, into registers."""
         form = self.chunk
-        moves = ChunkMoves(self.code, self.arrays, form.threads, lambda step: self.row_at_step(steps, step))
+        moves = ChunkMoves(
+            self.code,
+            self.arrays,
+            form.threads - form.loaders,
+            lambda step: self.row_at_step(steps, step),
+            form.loaders,
+        )
         for place in range(form.vectors):
 
             def vector(key: Value, row: RowOfThread, place: int = place) -> Value:

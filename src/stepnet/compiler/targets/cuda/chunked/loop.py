@@ -11,27 +11,29 @@ Only the solution is a chain over steps, of a few instructions each. Between the
 meet.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 from llvmlite import ir
 
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.writing.code import I32, integer, store_vector
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 from stepnet.compiler.targets.cuda.chunked.decay_form import ALIGNED
-from stepnet.compiler.targets.cuda.chunked.form import THREADS, ChunkForm
+from stepnet.compiler.targets.cuda.chunked.form import SOLVED, THREADS, ChunkForm
 from stepnet.compiler.targets.cuda.chunked.load import ChunkSteps
 from stepnet.compiler.targets.cuda.chunked.moves import TOGETHER, ChunkMoves
 from stepnet.compiler.targets.cuda.chunked.products import ChunkProductWriter
 from stepnet.compiler.targets.cuda.chunked.tiles import DTYPE, ONE, ZERO, are_within
 from stepnet.compiler.targets.cuda.codes import LoopCode
 from stepnet.compiler.targets.cuda.entries.elements import RowOfThread, literal, uniform
-from stepnet.compiler.targets.cuda.functions import FOUR
-from stepnet.compiler.targets.cuda.loops.lane_code import turns_of
+from stepnet.compiler.targets.cuda.functions import F32, FOUR
+from stepnet.compiler.targets.cuda.loops.lane_code import LaneTurn, turns_of
 
 Value = ir.Value
 AT_ONCE = 4
 """The numbers that a thread reads from shared memory by one instruction."""
-SOLVED = 8
-"""The steps whose reads a thread has in registers."""
 
 
 def chunk_code(plan: Plan, form: ChunkForm) -> LoopCode:
@@ -65,39 +67,63 @@ class ChunkWriter(ChunkProductWriter):
         code = self.code
         lane = self.lane_at(turn, integer(0))
         self.begin_matrix(lane)
+        begin = self.chunk_at(lane, integer(0))
+        self.turn_arrays(begin)
         self.arrays.write(ZERO, "beyond")
+        if self.chunk.ahead:
+            with code.when(code.icmp_signed(">", lane.count, integer(0))):
+                self.load_ahead(begin)
         self.meet()
         with code.loop(integer(0), lane.count, self.chunk.steps) as first:
-            count = code.smaller(code.sub(lane.count, first), integer(self.chunk.steps))
-            self.steps_of_chunk(ChunkSteps(lane, first, count))
+            self.steps_of_chunk(self.chunk_at(lane, first))
         self.end_matrix(lane)
         self.meet()
+
+    def chunk_at(self, lane: LaneTurn, first: Value) -> ChunkSteps:
+        """Writes the number of the steps of a chunk of a lane."""
+        left = self.code.sub(lane.count, first)
+        return ChunkSteps(lane, first, self.code.smaller(left, integer(self.chunk.steps)))
 
     def steps_of_chunk(self, steps: ChunkSteps) -> None:
         """Writes a chunk."""
         code, form = self.code, self.chunk
-        self.half = code.divided(code.divided(steps.first, form.steps)[0], 2)[1]
-        self.load(steps)
-        if not form.solved:
-            self.note_beyond(self.early_writes)
-        self.meet()
-        if form.has_products:
+        self.turn_arrays(steps)
+        next_half = code.sub(integer(1), self.arrays.half)
+        replace(self.arrays, half=next_half).write(ZERO, "beyond")
+        if not form.ahead:
+            self.load(steps)
+            if not form.solved:
+                self.note_beyond(self.early_writes)
+            self.meet()
+        if form.has_products and not form.multiplies_ahead:
             self.multiply_decays()
         if self.rule.by_key:
             self.multiply_within()
             self.meet()
             self.scale_vectors()
-        if form.has_products:
+        if form.has_products and not form.multiplies_ahead:
             self.meet()
         self.multiply_vectors()
         self.meet()
         if form.solved:
             self.solve(steps)
+            if form.ahead:
+                self.load_next(steps)
             self.meet()
         self.add_later_reads()
         self.change_matrix()
         self.meet()
         self.write_chunk_outputs(steps)
+
+    def load_next(self, steps: ChunkSteps) -> None:
+        """Writes loads of the next chunk, if there is one, into the places that this one does not have."""
+        code = self.code
+        begin = code.add(steps.first, integer(self.chunk.steps))
+        with code.when(code.icmp_signed("<", begin, steps.lane.count)):
+            later = self.chunk_at(steps.lane, begin)
+            self.turn_arrays(later)
+            self.load_ahead(later)
+        self.turn_arrays(steps)
 
     # ---- what is written, and outputs
 
@@ -131,7 +157,7 @@ class ChunkWriter(ChunkProductWriter):
             row = self.row_of(form.wide.index(number), step)
             made = self.arrays.read("values", (row, form.value_row), (value, 1))
         elif number in form.narrow:
-            made = self.arrays.read("numbers", *self.number_at(form.narrow.index(number), step))
+            made = self.arrays.read("numbers", (self.row_of(form.narrow.index(number), step), 1))
         elif node.is_view:
             made = self.late_element(node.inputs[0], known, step, value)
         else:
@@ -161,29 +187,31 @@ class ChunkWriter(ChunkProductWriter):
         code = self.code
         if len(self.chunk.reads) > self.chunk.solved:
             with code.when(code.not_(are_within(code, written))):
-                self.arrays.write(ONE, "beyond", (self.half, 1))
+                self.arrays.write(ONE, "beyond")
 
     def solve(self, steps: ChunkSteps) -> None:
-        """Writes what each step writes, one after the other: a thread has a value. It takes `SOLVED` steps at
-        a time, whose reads are in registers: first it adds what all earlier steps of the chunk wrote, and
-        then what each of them writes to those of the later ones. Where values have decays of their own,
-        what was written is decayed on the way, until the end of the chunk.
+        """Writes what each step writes, one after the other: a thread, or two lanes, have a value. They take
+        `SOLVED` steps at a time, whose reads are in registers: first they add what all earlier steps of the
+        chunk wrote, each of two lanes every second one, and then both what each of them writes to those of
+        the later ones. A lane reads only what it wrote itself. Where values have decays of their own, what
+        was written is decayed on the way, until the end of the chunk.
         """
         code, form = self.code, self.chunk
-        with code.when(code.icmp_signed("<", code.thread, integer(form.columns))):
+        with code.when(code.icmp_signed("<", code.thread, integer(form.columns * form.solving))):
             ahead: Value = ONE
+            value, lane = code.divided(code.thread, form.solving)
             for begin in range(0, form.steps, SOLVED):
-                ahead = self.solve_from(begin, steps, ahead)
+                ahead = self.solve_from(begin, steps, ahead, value, lane)
             if self.rule.by_value:
-                self.arrays.write(ahead, "ahead", (code.thread, 1))
+                self.arrays.write(ahead, "ahead", (value, 1))
 
-    def solve_from(self, begin: int, steps: ChunkSteps, ahead: Value) -> Value:
+    def solve_from(self, begin: int, steps: ChunkSteps, ahead: Value, value: Value, lane: Value) -> Value:
         """Writes what `SOLVED` steps write, from step `begin` of the chunk on.
 
         ahead: the product of the decays of the steps before them, if each value has its own. Returns that
-            with those of these steps.
+            with those of these steps. lane: of the value.
         """
-        code, form, value = self.code, self.chunk, self.code.thread
+        code, form = self.code, self.chunk
         places, own, noted = range(form.solved), [integer(begin + n) for n in range(SOLVED)], list[Value]()
         rows = [[self.row_of(place, step) for step in own] for place in places]
         first = [self.arrays.read("read", (row, form.value_row), (value, 1)) for each in rows for row in each]
@@ -204,7 +232,7 @@ class ChunkWriter(ChunkProductWriter):
                     self.arrays.write(written[-1], "written", *at)
             return [read for each in reads for read in each]
 
-        reads = by_read(code.carry(0, begin, first, add, turns=SOLVED))
+        reads = by_read(self.added_by_lanes(begin, first, add, lane))
         for step, at in enumerate(own):
             known = {form.reads[place].number: reads[place][step] for place in places}
             is_real = code.icmp_signed("<", ir.Constant(I32, begin + step), count)
@@ -215,11 +243,33 @@ class ChunkWriter(ChunkProductWriter):
                     self.arrays.write(reads[place][step], "read", *there)
             for n, each in enumerate(made):
                 written = self.decayed_by(each, step + 1, decays)
-                self.arrays.write(written[-1], "written", (self.row_of(n, at), form.value_row), (value, 1))
+                is_own = code.icmp_signed("==", lane, integer(step % form.solving))
+                with code.when(is_own):
+                    row = self.row_of(n, at), form.value_row
+                    self.arrays.write(written[-1], "written", row, (value, 1))
                 self.add_to(reads, n, at, integer(begin), written, step + 1)
             noted += made
         self.note_beyond(noted)
         return ahead
+
+    def added_by_lanes(
+        self, begin: int, first: list[Value], add: Callable[[Value, list[Value]], list[Value]], lane: Value
+    ) -> list[Value]:
+        """Writes the addition of what the steps before `begin` wrote to reads: each lane of a value has some
+        of these steps, and the sums of all lanes are added up. Where reads are written in their place again,
+        the first lane alone takes them from there.
+        """
+        code, form, lanes = self.code, self.chunk, self.chunk.solving
+        are_shown = any(read.number in form.shown for read in form.reads[: form.solved])
+        if lanes == 1 or not (begin or are_shown):
+            return code.carry(0, begin, first, add, turns=SOLVED)
+        is_first = code.icmp_signed("==", lane, integer(0))
+        own = [code.select(is_first, read, ZERO) for read in first]
+        own = code.carry(
+            0, begin, own, lambda n, reads: add(code.add(n, lane), reads), step=lanes, turns=SOLVED // lanes
+        )
+        other = [code.function_call("shuffle_xor_float32", F32, [read, ir.Constant(I32, 1)]) for read in own]
+        return [code.fadd(*both) for both in zip(own, other, strict=True)]
 
     def decayed_by(self, value: Value, first: int, decays: list[Value]) -> list[Value]:
         """Writes a value at each of `SOLVED` steps and behind them, of which that number `first` has it as it
@@ -277,9 +327,11 @@ class ChunkWriter(ChunkProductWriter):
                     made = [self.late_element(number, own, step, value) for own, value in pairs]
                     wanted = code.icmp_signed("!=", code.word(f"y{place}"), integer(0))
                     with code.when(wanted):
+                        dtype = self.rule.body.type_of(number).dtype
+                        wide = np.dtype(dtype).itemsize
                         for n, value in enumerate(made):
-                            at = code.element(DTYPE, code.pointer(f"y{place}"), code.add(first, integer(n)))
-                            store_vector(code, DTYPE, value, at, ALIGNED if n == 0 else 4)
+                            at = code.element(dtype, code.pointer(f"y{place}"), code.add(first, integer(n)))
+                            store_vector(code, dtype, value, at, wide if n else wide * TOGETHER)
 
     def shown(self, step: Value, value: Value) -> dict[int, Value]:
         """Writes loads of what was read and written at a step and a value, by node."""

@@ -40,14 +40,20 @@ class ChunkShare(Generic[Row]):
 class ChunkMoves(Generic[Row]):
     """Writer of loads of arrays [steps, width], and of their stores.
 
-    threads: of a block. row_at: writes the entry of a step.
+    threads: that share them. row_at: writes the entry of a step. first: the number of the first thread.
     """
 
     def __init__(
-        self, code: PlaceWriter, arrays: SharedArrays, threads: int, row_at: Callable[[Value], Row]
+        self,
+        code: PlaceWriter,
+        arrays: SharedArrays,
+        threads: int,
+        row_at: Callable[[Value], Row],
+        first: int = 0,
     ) -> None:
         """Begins without any load."""
         self.code, self.arrays, self.threads, self.row_at = code, arrays, threads, row_at
+        self.thread = code.sub(code.thread, integer(first)) if first else code.thread
         self.shares = dict[int, list[ChunkShare[Row]]]()
         self.loaded = list[tuple[ChunkShare[Row], Sequence[Value], str, int, int]]()
 
@@ -56,7 +62,7 @@ class ChunkMoves(Generic[Row]):
         code, found, pieces = self.code, list[ChunkShare[Row]](), steps * width // TOGETHER
         if width not in self.shares:
             for n in range(ceil(pieces / self.threads)):
-                index = code.summed(code.thread, integer(n * self.threads))
+                index = code.summed(self.thread, integer(n * self.threads))
                 holds = None
                 if (n + 1) * self.threads > pieces:
                     holds = code.icmp_signed("<", index, integer(pieces))
@@ -107,11 +113,13 @@ class ChunkMoves(Generic[Row]):
         self.loaded = []
 
 
-def multiply_decays(code: PlaceWriter, arrays: SharedArrays, steps: int, row: int) -> None:
+def multiply_decays(
+    code: PlaceWriter, arrays: SharedArrays, steps: int, row: int, thread: Value, threads: int
+) -> None:
     """Writes the products of decays: a thread for the steps from each one on, which reads all ahead. row: the
-    length of a row of the products until before a step.
+    length of a row of the products until before a step. thread: its number among the threads that share them.
     """
-    with code.over_threads(steps + 1) as first:
+    with code.loop(thread, integer(steps + 1), threads) as first:
         fours = [code.read(FOUR, arrays.at("decay", (integer(n), 1)), 16) for n in range(0, steps, 4)]
         product: Value = ir.Constant(F32, 1.0)
         begin = code.trunc(code.function_call("anew", I64, [first]), I32)  # compared in 32 bits

@@ -121,7 +121,7 @@ class ChunkProductWriter(ChunkDecayWriter):
 
         if not later:
             return
-        is_beyond = code.fcmp_unordered("!=", self.arrays.read("beyond", (self.half, 1)), ZERO)
+        is_beyond = code.fcmp_unordered("!=", self.arrays.read("beyond"), ZERO)
         with code.when(is_beyond), code.over_threads(later * steps * form.columns) as index:
             one_by_one(*code.divided(index, form.columns))
         with code.when(code.not_(is_beyond)):

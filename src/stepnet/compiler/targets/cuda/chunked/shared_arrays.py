@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import field
 
 from llvmlite import ir
 
@@ -19,17 +20,22 @@ Value = ir.Value
 class SharedArrays:
     """Writer of loads and stores of arrays in shared memory.
 
-    code: the kernel. begins: the first byte of each array, by name.
+    code: the kernel. begins: the first byte of each array, by name. turned: the bytes between both places of
+    those that chunks have in turn. half: writes which of them the chunk has, 0 or 1.
     """
 
     code: PlaceWriter
     begins: Mapping[str, int]
+    turned: Mapping[str, int] = field(default_factory=dict[str, int])
+    half: Value = integer(0)
 
     def at(self, name: str, *places: tuple[Value, int]) -> Value:
         """Writes the address of a number of an array. places: indices with strides."""
         code, total = self.code, integer(self.begins[name])
         for index, stride in places:
             total = code.summed(total, code.multiplied(index, 4 * stride))
+        if name in self.turned:
+            total = code.summed(total, code.multiplied(self.half, self.turned[name]))
         return code.shared(total)
 
     def read(self, name: str, *places: tuple[Value, int]) -> Value:
