@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+import stepnet.torch
+from stepnet.errors import InputError
 from stepnet.torch.arrays import view_of
 
 
@@ -23,3 +25,28 @@ def test_a_tensor_without_memory_on_the_cpu_has_no_view() -> None:
     with pytest.raises((RuntimeError, NotImplementedError, BufferError)):
         view_of(torch.ones(2, device="meta"))
     assert np.shares_memory(view_of(one := torch.ones(2)), view_of(one))
+
+
+def test_inference_leaves_storages_that_pytorch_can_free() -> None:
+    x, h = torch.randn(5, 2, 3), torch.randn(1, 2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            stepnet.torch.GRU(3, 4)(x, h)
+            stepnet.torch.GRUCell(3, 4)(x[0], h[0])
+    assert [each.untyped_storage().resize_(0).nbytes() for each in (x, h)] == [0, 0]
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_a_storage_with_a_part_of_the_numbers_is_an_error(is_dense: bool) -> None:
+    made = torch.randn(5, 2, 3)
+    x, layer = made if is_dense else made.mT, stepnet.torch.GRU(3 if is_dense else 2, 4)
+    made.untyped_storage().resize_(60)
+    with (
+        torch.no_grad(),
+        pytest.raises(InputError, match=r"ends at byte 120 of its storage, which has 60: it was shrunk"),
+    ):
+        layer(x)
+    made.untyped_storage().resize_(120)
+    made.fill_(1)
+    with torch.no_grad():
+        assert torch.equal(layer(x)[0], layer(torch.ones_like(x).contiguous())[0])

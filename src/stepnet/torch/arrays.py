@@ -137,16 +137,28 @@ def in_memory(tensor: Any) -> Any:
 
 
 def check_memory(*tensors: Any) -> None:
-    """Raises `InputError` for a tensor that has numbers and no memory: its storage was freed, or its class
-    keeps its numbers elsewhere, as that of fake tensors, which have none.
+    """Raises `InputError` for a tensor that has numbers and no memory, or memory for a part of them alone:
+    its storage was freed or shrunk, or its class keeps its numbers elsewhere, as that of fake tensors.
     """
     for tensor in tensors:
-        begin = tensor.data_ptr()
-        if begin < LEAST and tensor.numel() and begin == tensor.storage_offset() * tensor.itemsize:
+        begin, least, count = tensor.data_ptr(), tensor.storage_offset() * tensor.itemsize, tensor.numel()
+        if not count:
+            continue
+        if begin < LEAST and begin == least:
             raise InputError(
                 f"a {type(tensor).__name__} {list(tensor.shape)} among the parameters, the inputs or the "
                 "saved values has no memory: its storage was freed, as by untyped_storage().resize_(0), or "
                 "its class keeps no numbers there, as that of fake tensors: give a tensor with numbers"
+            )
+        if not tensor.is_contiguous():
+            pairs = zip(tensor.shape, tensor.stride(), strict=True)
+            count = 1 + sum((size - 1) * stride for size, stride in pairs)
+        end, room = least + count * tensor.itemsize, tensor.untyped_storage().nbytes()
+        if end > room:
+            raise InputError(
+                f"a {type(tensor).__name__} {list(tensor.shape)} among the parameters, the inputs or the "
+                f"saved values ends at byte {end} of its storage, which has {room}: it was shrunk, as by "
+                "untyped_storage().resize_; give a tensor with all of its numbers"
             )
 
 

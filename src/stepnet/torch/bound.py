@@ -21,7 +21,7 @@ from stepnet.model.gradients.pieces import Checkpoint, checked_checkpoint, check
 from stepnet.model.model import Model
 from stepnet.model.program import Asked
 from stepnet.ragged.positions import Positions
-from stepnet.torch.arrays import HALVES, Array, array_of, carried, check_memory, in_dtypes, tensor_of
+from stepnet.torch.arrays import HALVES, Array, array_of, carried, check_memory, in_dtypes, tensor_of, view_of
 from stepnet.torch.function import run_tensors
 from stepnet.torch.places import ON_HOST, place_on
 from stepnet.torch.pytorch import pytorch
@@ -261,7 +261,7 @@ class BoundModule:
             count_products(runnable.net, place.positions(data))
         net, formed, results = self.bound(runnable, tensors), None, None
         if not statics and [each.dtype for each in (data, *states)] in runnable.given:
-            array = array_of(data)
+            array = view_of(data)
             if (formed := place.formed(array, engine)) is not None:
                 sequences = None if place.tensors else array
                 formed, results = net.prepared(formed, sequences, memory_of(net, states))
@@ -270,9 +270,9 @@ class BoundModule:
         every = [data, *(states or [None] * runnable.net.memories), *statics, *tensors]
         positions = runnable.positions(place, every)
         inputs = [
-            array_of(data.flatten(0, place.lead - 1)),
-            *(map(array_of, states) if states else [None] * runnable.net.memories),
-            *map(array_of, statics),
+            view_of(data.flatten(0, place.lead - 1)),
+            *(map(view_of, states) if states else [None] * runnable.net.memories),
+            *map(view_of, statics),
         ]
         made = net(inputs, positions, engine, formed, data.shape[: place.lead])
         return runnable.laid_out([*map(tensor_of, made)], place, data)
@@ -280,7 +280,7 @@ class BoundModule:
 
 def memory_of(net: FixedNet, states: list[Any]) -> Any:
     """Converts initial memories, tensors, to arrays in the net's structure; an empty list to None."""
-    arrays = [array_of(tensor) for tensor in states]
+    arrays = [view_of(tensor) for tensor in states]
     if not arrays:
         return None
     return arrays[0] if isinstance(net.memory, Spec) else rebuild(net.memory, arrays)

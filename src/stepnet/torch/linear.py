@@ -23,7 +23,7 @@ from stepnet.model.gradients.differentiable import ModelNet, SingleStep
 from stepnet.model.precisions import with_rounded_weights
 from stepnet.model.program import Asked
 from stepnet.model.recurrence import RNN
-from stepnet.torch.arrays import HALVES, PLAIN, array_of, tensor_of, view_of
+from stepnet.torch.arrays import HALVES, PLAIN, tensor_of, view_of
 from stepnet.torch.bound import BOUND
 from stepnet.torch.function import count_products
 from stepnet.torch.marks import marks_of, packed_marks
@@ -237,7 +237,7 @@ class PackedLinear:
     def many(self, x: Any, rows: int) -> Any:
         """Computes y for any number of vectors x [rows, in_features]."""
         unread = np.zeros((rows, 1), np.float32)
-        *_, y = self.net([unread, array_of(x.float()), None], dense_positions(rows, 1, False), self.order)
+        *_, y = self.net([unread, view_of(x.float()), None], dense_positions(rows, 1, False), self.order)
         return tensor_of(y).to(x.dtype)
 
 

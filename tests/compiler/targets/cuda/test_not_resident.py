@@ -8,9 +8,11 @@ import pytest
 from tolerance import assert_close
 from zoo import rnn_of
 
+import stepnet as sn
 from stepnet.compiler import targets
 from stepnet.compiler.targets import engine_named
 from stepnet.compiler.targets.cuda import DeviceCode, EmulatedDevice, NotResidentError
+from stepnet.compiler.targets.cuda.driver.facts import known_facts
 from stepnet.errors import DeviceError
 
 ENGINE = "crowded"
@@ -64,3 +66,36 @@ def test_a_loop_without_another_is_an_error(device: CrowdedDevice) -> None:
     device.blocks = 0
     with pytest.raises(DeviceError, match=r"loop.* needs \d+ blocks at once"):
         rnn_of("gru", 4, 24)(X, engine=ENGINE)
+
+
+def test_a_recorded_call_is_recorded_anew_when_its_loop_does_not_fit_any_more(device: CrowdedDevice) -> None:
+    rnn = rnn_of("gru", 4, 256)
+    for blocks in (132, 132, 132, 1, 1, 1):
+        device.blocks, x = blocks, np.random.default_rng(blocks).normal(size=(3, 3, 4)).astype("f4")
+        found, right = rnn(x, engine=ENGINE), rnn(x.astype("f8"), engine="interpret")
+        for one, other in zip(found, right, strict=True):
+            assert_close(one, other, 3, 4 * 256, "float32")
+    groups = [code.group for code in device.launched if code.name.startswith("loop")]
+    assert groups[-2:] == [1, 1]
+    assert groups[:4] == groups[:1] * 4  # the fourth call tries the loop of the first three
+
+
+def test_fewer_groups_of_the_same_loop_run_in_turn(device: CrowdedDevice) -> None:
+    device.facts, device.blocks = replace(known_facts((8, 6)), multiprocessors=8), 4
+    random = np.random.default_rng(1)
+    weights, x = random.normal(0, 0.1, (256, 256)).astype("f4"), np.ones((40, 2, 256), "f4")
+    rnn = sn.RNN(lambda x, h, p: (np.tanh(x + h @ p),) * 2, weights, memory=256)
+    found, right = rnn(x, engine=ENGINE), rnn(x.astype("f8"), engine="interpret")
+    for one, other in zip(found, right, strict=True):
+        assert_close(one, other, 2, 256, "float32")
+    first, second = (code for code in device.launched if code.name.startswith("loop"))
+    assert first is second
+
+
+def test_loops_that_share_one_multiprocessor_are_estimated(device: CrowdedDevice) -> None:
+    device.facts = replace(known_facts((8, 6)), multiprocessors=1)
+    memory = sn.cells.memory("mlstm", heads=3, key=128, value=16)
+    rnn = sn.RNN(
+        sn.cells.mlstm, memory=memory, inputs={"q": (3, 128), "k": (3, 128), "v": (3, 16), "i": 3, "f": 3}
+    )
+    assert "us predicted" in rnn.explain(ENGINE, rows=1, steps=1000)

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from fake_cuda import FakeCuda
 
-from stepnet.compiler.targets.cuda import CudaDevice, DeviceCode, DeviceWork, KernelWriter, empty, started
+from stepnet.compiler.targets.cuda import (
+    CudaDevice,
+    DeviceCode,
+    DeviceWork,
+    KernelWriter,
+    NotResidentError,
+    empty,
+    started,
+)
 from stepnet.errors import DeviceError
 
 CLEAR = DeviceWork("clear", (0,), (8,), 16)
@@ -151,6 +159,17 @@ def test_failures_name_the_kernels() -> None:
     with pytest.raises(DeviceError, match="the kernel 'sums of 3 values' read or wrote an address"):
         work([512])
     with pytest.raises(DeviceError, match="cannot be used any more"):
+        work([512])
+
+
+def test_a_loop_that_does_not_fit_any_more_is_told_from_other_failures() -> None:
+    made, fake = device()
+    work = made.repeated([launch(), launch(exchange="grid"), launch()], None)
+    for _ in range(2):  # the second time it fails where the work is captured
+        fake.errors["cuLaunchCooperativeKernel"] = 720
+        with pytest.raises(NotResidentError, match=r"needs 3 blocks of 32 threads .* that run at once"):
+            work([512])
+        fake.errors.clear()
         work([512])
 
 

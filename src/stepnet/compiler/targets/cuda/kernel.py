@@ -156,7 +156,10 @@ class CudaKernel:
         self.memory.not_resident[loop.code.key] = at_once
         sizes = [size for size, known in self.loops.items() if known.loop.code == loop.code]
         self.loops.clear()
-        return all(self.loop(*size).loop.code != loop.code for size in sizes)
+        found = [self.loop(*size) for size in sizes]
+        return all(
+            each.loop.code != loop.code or 0 < each.groups * loop.code.group <= at_once for each in found
+        )
 
     def laid_at(self, positions: Positions) -> LaidLoop:
         """Returns the same for the sequences of a batch, whose positions keep it for later calls."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cuda.device import DeviceWork
+from stepnet.compiler.targets.cuda.driver.library import GRID_TOO_LARGE
 from stepnet.compiler.targets.cuda.driver.staging import WITHOUT_TIME
 
 DriverCall = tuple[str, Callable[..., int], tuple[Any, ...], int, tuple[Any, ...]]
@@ -103,17 +104,29 @@ class GpuWork:
             elif self.runs >= SAME_RUNS and self.is_worth_graph and (self.graph or self.capture()):
                 device.call("cuGraphLaunch", self.graph[0], stream)
                 return
-            name, error = self.give(stream)
-            if error:
-                device.fail(name, error)
+            self.check(*self.give(stream))
 
-    def give(self, stream: int) -> tuple[str, int]:
-        """Calls the driver's functions for a stream; returns the last one and its error, 0 for none."""
-        name, streams = "", (stream, *self.sides)
-        for name, function, before, number, after in self.calls:
+    def give(self, stream: int) -> tuple[int, int]:
+        """Calls the driver's functions one after the other, for a stream and its side streams; returns the
+        place of the last one, and its error, 0 for none.
+        """
+        place, streams = 0, (stream, *self.sides)
+        for place, (_, function, before, number, after) in enumerate(self.calls):
             if error := function(*before, streams[number], *after):
-                return name, error
-        return name, 0
+                return place, error
+        return place, 0
+
+    def check(self, place: int, error: int) -> None:
+        """Raises `DeviceError` for the error of a call of the driver; `NotResidentError` for a kernel whose
+        blocks do not all run at once any more.
+        """
+        if not error:
+            return
+        piece = self.work[place]
+        if error == GRID_TOO_LARGE and piece.code is not None:
+            handle = self.device.kernels.of(piece.code).handle
+            raise self.device.kernels.not_resident(piece.code, handle, piece.count)
+        self.device.fail(self.calls[place][0], error)
 
     def capture(self) -> bool:
         """Makes the work a graph, captured on a stream of its own. Returns False if the driver does not
@@ -121,14 +134,14 @@ class GpuWork:
         """
         device, graph, stream = self.device, ctypes.c_void_p(), self.device.capture_stream
         device.call("cuStreamBeginCapture_v2", stream, THREAD_LOCAL)
-        given, name = self.give(stream), "cuStreamEndCapture"
-        ended = name, device.result(name, stream, ctypes.byref(graph))
-        for name, error in (given, ended):
-            if error in NOT_CAPTURED:
-                self.is_worth_graph = False
-                return False
-            if error:
-                device.fail(name, error)
+        (place, error), name = self.give(stream), "cuStreamEndCapture"
+        ended = device.result(name, stream, ctypes.byref(graph))
+        if error in NOT_CAPTURED or (not error and ended in NOT_CAPTURED):
+            self.is_worth_graph = False
+            return False
+        self.check(place, error)
+        if ended:
+            device.fail(name, ended)
         self.graph.append(device.handle("cuGraphInstantiateWithFlags", graph, 0))
         device.call("cuGraphDestroy", graph)
         return True

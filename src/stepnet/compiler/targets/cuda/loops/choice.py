@@ -85,7 +85,7 @@ def one_launch(
     plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions, share: int, flag: int | None
 ) -> ChosenLoop:
     """Chooses and writes a loop that runs all steps in one launch."""
-    part = replace(facts, multiprocessors=facts.multiprocessors // share)
+    part = replace(facts, multiprocessors=max(1, facts.multiprocessors // share))
     best = best_on_tensor_cores(plan, rows, facts, options, flag)
     if isinstance(best, str):
         return other_loop(plan, rows, part, best, flag, options, facts)

@@ -37,7 +37,7 @@ from stepnet.compiler.targets.base import (
     TableLayout,
 )
 from stepnet.compiler.targets.cuda.arrays.memory import CudaMemory
-from stepnet.compiler.targets.cuda.device import DeviceArray, get, put_together
+from stepnet.compiler.targets.cuda.device import DeviceArray, NotResidentError, get, put_together
 from stepnet.compiler.targets.cuda.recording.notes import WORK_BYTES, CallNotes, ResultPlace
 from stepnet.compiler.targets.cuda.recording.work import Recording
 from stepnet.compiler.targets.packed import has_buffers
@@ -277,7 +277,11 @@ class RecordedBound(CalledKernel):
         if known is not None:
             own = [array for array in given if array is not None]
             arrays = put_together(self.memory.device, own) if is_host else [*map(put, own)]
-            results: Any = known(arrays + arguments)
+            try:
+                results: Any = known(arrays + arguments)
+            except NotResidentError:  # another program has a part of the GPU since: another loop is chosen
+                RECORDED.pop(key, None)
+                return self.run(like, form, given)
         elif self.memory.device.is_capturing:
             raise DeviceError(UNKNOWN)
         else:
