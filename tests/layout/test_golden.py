@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from index_maps import index_map
 from seeds import PRINTED
 
 from stepnet.layout import Sizes, convert, record
-from stepnet.layout.places import index_map
 
 TABLES = {cell: (*both["keras"].values(), both["cudnn"]["weight_space"]) for cell, both in PRINTED.items()}
 BLOCKS = {  # of cuDNN's vector, in the order of the table's colours, and how many numbers each has
