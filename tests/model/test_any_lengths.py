@@ -174,6 +174,16 @@ def test_thousands_of_sequences_whose_lengths_come_again_are_prepared_for_these(
     assert sum(map(len, model.programs.calls.idle.values())) == 1
 
 
+@pytest.mark.parametrize("name", ["directions", "strides"])
+def test_more_sequences_than_the_longest_may_have_steps(name: str):
+    """Kernels whose steps do not depend on one another have all sequences in one lane, in order."""
+    model, x = MODELS[name](), sequences(name, RANDOM.integers(2, 4, programs.LONGEST + 900))
+    expected = MODELS[name]()(x)
+    for _ in range(4):
+        assert_same_bits(model(x), expected)
+    assert kept(model)
+
+
 @pytest.mark.alone
 @pytest.mark.usefixtures("small_calls_are_shared")
 @pytest.mark.parametrize("rows", [1, 3])

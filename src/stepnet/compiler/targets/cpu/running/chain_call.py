@@ -134,10 +134,11 @@ class PreparedChainCall:
         if limits is None:
             return None
         first_axis = next(iter(positions), None)
+        rows = 0 if first_axis is None else positions[first_axis].rows
         tables = {
             axis: LengthTables(own.rows, processor, layout, limits)
             if axis == first_axis and layout is not None
-            else LengthTables(own.rows, processor, LAYOUTS["ends"], (1, longest_along(axis)))
+            else LengthTables(own.rows, processor, LAYOUTS["ends"], (1, longest_along(axis, rows)))
             for axis, own in positions.items()
         }
         if not all(
@@ -333,10 +334,12 @@ def shared_of(
     return shared, keys
 
 
-def longest_along(axis: str) -> int:
-    """Returns how many steps a sequence has at most along an axis, in a call whose lengths are arguments."""
+def longest_along(axis: str, rows: int) -> int:
+    """Returns how many steps a sequence has at most along an axis, in a call whose lengths are arguments.
+    rows: the largest number of sequences, which along the axis of rows are one, with a step for each.
+    """
     if (axis,) == ROWS:
-        return len(NUMBERS)
+        return rows
     return ceil(most_per_step(axis) * len(NUMBERS))
 
 

@@ -106,7 +106,8 @@ class LengthTables:
         begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
         self.at = {name: pointer(self.numbers) + 8 * begin for name, begin in begins.items()}
         self.lanes, laid = 0, self.at["laid"]
-        self.in_order = NUMBERS if longest <= len(NUMBERS) else np.arange(longest)
+        count = max(most, longest)  # the order of the sequences in one lane, and of the steps of each
+        self.in_order = NUMBERS if count <= len(NUMBERS) else np.arange(count)
         self.pointers = {
             "starts": self.at["starts"],
             "lengths": self.at["lengths"],
@@ -184,7 +185,7 @@ class LengthTables:
         by the names of the argument words.
         """
         first = self.at["all"]
-        return {"order": pointer(NUMBERS), "first": first, "lane_steps": first + 8 * ALL.index("steps")}
+        return {"order": pointer(self.in_order), "first": first, "lane_steps": first + 8 * ALL.index("steps")}
 
     def own_pointers(self, threads: int, thread: int) -> dict[str, int]:
         """Returns the pointers to the tables of a thread's lanes (slots that run sequences), by the names of
