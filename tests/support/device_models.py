@@ -126,6 +126,18 @@ def copies_of_steps() -> Callable[[str], Any]:
     return lambda engine: made(X, engine=engine)
 
 
+def whole_sequences() -> Callable[[str], Any]:
+    """A decoder that reads a whole sequence at each step, and steps that overlap."""
+
+    def step(x: Any, h: Any, params: Any, statics: Any) -> tuple[Any, Any]:
+        h = np.tanh(h + x + sn.reduce(statics * sn.expand(h, statics), "max"))
+        return h, h
+
+    decoder, weight = sn.RNN(step, memory=3), np.random.default_rng(1).normal(size=(3, 2, 2)).astype("f4")
+    made = sn.Graph(lambda x, w: sn.conv_transpose1d(decoder(x, statics=x * 2)[0], w, stride=2), weight)
+    return lambda engine: made(X, engine=engine)
+
+
 def gradient() -> Callable[[str], Any]:
     layers = sn.Stack([sn.Bidirectional(gru(3), gru(3, reverse=True)), gru(8)])
 
@@ -205,4 +217,5 @@ MODELS = [
     stream,
     attention_between_steps,
     copies_of_steps,
+    whole_sequences,
 ]

@@ -6,13 +6,14 @@ step: it adds all steps up W.T                       once
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from stepnet.compiler.net.flops import flops
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.type_rules import TOTALS
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Part, Schedule
 from stepnet.compiler.values.records import dataclass
-from stepnet.explain.facts import flops, inner_extent, is_number, nbytes, stages_of, traffic
+from stepnet.explain.facts import inner_extent, is_number, nbytes, stages_of, traffic
 from stepnet.explain.value_names import is_work
 
 STAGE_EXTENTS = {

@@ -6,6 +6,7 @@ values are numbered through all stages (`%1`). `explain` writes these facts as t
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from stepnet.compiler.net.flops import flops
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, Extent, Type
 from stepnet.compiler.plan.plan import Plan
@@ -241,28 +242,6 @@ def line(names: Names, number: int) -> OperationLine:
                 gives[picked.attributes["of"]] = names.of(other)
     text = expression(node, [names.of(operand) for operand in node.inputs])
     return OperationLine(tuple(gives), text, types_text(node.types))
-
-
-def flops(net: Net, number: int) -> int:
-    """Counts the floating-point operations of a node each time it runs, such as per step; a multiply-add
-    counts as two. An inner recurrence counts with one of its steps.
-    """
-    node = net.nodes[number]
-    if node.kind == "matmul":
-        lefts, rights = node.sides
-        sizes = [net.type_of(left).size for left in lefts]
-        return sum(
-            2 * sizes[at % len(sizes)] * net.type_of(right).shape[1] for at, right in enumerate(rights)
-        )
-    if node.operation == "recur":
-        body = node.recur.body
-        return sum(flops(body, n) for n, inner in enumerate(body.nodes) if is_work(inner))
-    if node.operation == "contract":
-        left = net.type_of(node.inputs[0])
-        return 2 * node.type.size * (left.size // max(1, left.shape[-1]))
-    if node.kind == "reduce":
-        return node.row.flops * net.type_of(node.inputs[0]).size
-    return node.row.flops * sum(type_.size for type_ in node.types)
 
 
 def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:

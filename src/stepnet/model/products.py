@@ -5,9 +5,9 @@ x @ W at every step, [2, 3] @ [3, 12]     2 * 3 * 12 for each step; a multiply-a
 
 from collections.abc import Mapping
 
+from stepnet.compiler.net.flops import flops
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent
-from stepnet.explain.facts import flops
 from stepnet.ragged.positions import Positions
 
 

@@ -89,6 +89,35 @@ def test_every_kind_of_schedule_says_what_it_takes_and_what_bounds_it(kind: str)
     assert source in found["registers"]
 
 
+WIDTH, STEPS, FLOPS, BYTES = 256, 1600, 55e6, 2.6e6
+"""The units and steps of a call, and the operations of a product and bytes of memory in a microsecond."""
+
+
+def projected(inputs: int, outputs: int) -> sn.RNN:
+    """A simple recurrence between two products of all steps, the second one of normed values."""
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = np.tanh(x @ p["W"] + h @ p["R"])
+        return np.exp(h - h.max(axis=-1, keepdims=True)) @ p["V"], h
+
+    shapes = {"W": (inputs, WIDTH), "R": (WIDTH, WIDTH), "V": (WIDTH, outputs)}
+    params = {name: np.zeros(shape, "f4") for name, shape in shapes.items()}
+    return sn.RNN(step, params, memory=WIDTH, inputs=inputs)
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "bounds"), [(512, 1000, "products"), (17, 17, "main memory")])
+def test_stages_around_a_loop_have_a_time(inputs: int, outputs: int, bounds: str) -> None:
+    """Products take their operations or, with few columns, their bytes; a kernel reads and writes units."""
+    found = rows_of(projected(inputs, outputs))
+    moved = (4 * STEPS * (columns + WIDTH) + 4 * columns * WIDTH for columns in (inputs, outputs))
+    both = zip((inputs, outputs), moved, strict=True)
+    ahead, behind = (max(2 * STEPS * WIDTH * n / FLOPS, bytes_ / BYTES) for n, bytes_ in both)
+    normed = 2 * 4 * STEPS * WIDTH / BYTES
+    assert found["before"] == f"a product; {ahead:.1f} us predicted, most of it {bounds}"
+    wanted = f"a kernel for 1 value, a product; {normed + behind:.1f} us predicted, most of it {bounds}"
+    assert found["after"] == wanted
+
+
 @pytest.fixture
 def no_ptxas(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """NVIDIA's assembler is neither in a package nor on the path."""

@@ -24,8 +24,9 @@ ENGINE = "cuda-emulated"
 @pytest.fixture(autouse=True)
 def launches_are_free(constants: Constants) -> None:
     """Makes launches cost nothing, so that steps are given one by one that else are too small for that."""
-    constants("stepnet.compiler.targets.cuda.loops.stepped", LAUNCH=0.0, FEW=1e12, MANY=1e12)
-    constants("stepnet.compiler.targets.cuda.loops.stepped", FLOPS={"float32": 1e12, "plain": 1e12})
+    constants("stepnet.compiler.targets.cuda.loops.stepped", LAUNCH=0.0)
+    rates = {"float32": 1e12, "plain": 1e12}
+    constants("stepnet.compiler.targets.cuda.stage_costs", FLOPS=rates, FEW=1e12, MANY=1e12)
 
 
 def cell(name: str) -> Callable[[str, bool], sn.RNN]:

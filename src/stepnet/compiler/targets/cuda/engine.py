@@ -176,7 +176,7 @@ class CudaEngine:
     def kernels(self, plan: Plan, size: CallSize) -> list[tuple[str, str]]:
         """Describes the kernels of a plan for calls of a size, whether or not there is a device."""
         kernel = self.compile_plan(plan.planned(planning_of(self)))
-        facts = [("GPU", self.here), *stage_facts(kernel), ("calls", calls_of(kernel, size))]
+        facts = [("GPU", self.here), *self.stage_facts(kernel, size), ("calls", calls_of(kernel, size))]
         if kernel.is_idle:
             return facts
         found = kernel.laid(np.array(size.lengths or [size.longest] * size.filled))
@@ -196,11 +196,23 @@ class CudaEngine:
         chosen = kernel.loop(size.rows, flag_of(planned, part, flag))
         lengths = np.array(size.lengths or [size.longest] * size.filled)
         facts += [
-            *stage_facts(kernel),
+            *self.stage_facts(kernel, size),
             ("launches", ENDED),
             ("calls", f"part by part each time: {ENDS_EARLY}"),
         ]
         return facts + loop_facts(LaidLoop(chosen, lengths, chosen.groups), size, self.device.facts)
+
+    def stage_facts(self, kernel: CudaKernel, size: CallSize) -> list[tuple[str, str]]:
+        """Describes the kernels and products of each stage around a loop, with their time."""
+        facts = late_import("tensor.facts", "cuda").facts_of(self.device.facts)
+        costs = late_import("stage_costs", "cuda").StageCosts(kernel.plan.net, size, facts, self.options)
+        found = list[tuple[str, str]]()
+        for name, codes in kernel.stages.items():
+            if codes:
+                time, bound = costs.time(codes)
+                said = ", ".join(map(text_of_code, codes))
+                found.append((name, f"{said}; {time:,.1f} us predicted, most of it {bound}"))
+        return found
 
     @property
     def here(self) -> str:
@@ -280,11 +292,6 @@ class CudaEngine:
     def total(self, node: Node, operands: Sequence[Any]) -> Any:
         """Computes the value of a node that combines all rows, such as the gradient of a weight."""
         return total(self.memory, node, operands, self.options)
-
-
-def stage_facts(kernel: CudaKernel) -> list[tuple[str, str]]:
-    """Describes the kernels and products of each stage around a loop."""
-    return [(name, ", ".join(map(text_of_code, codes))) for name, codes in kernel.stages.items() if codes]
 
 
 def step_facts(kernel: CudaKernel, chosen: ChosenLoop, size: CallSize) -> list[tuple[str, str]]:
