@@ -179,8 +179,9 @@ class PreparedChainCall:
         counts = {axis: own.total for axis, own in tables.items()}
         if tables:
             counts[ROWS[0]] = tables[axes[0]].rows
-        new = NewArrays([kernels.new[key] for key in alone], [several for _, several in joint])
-        table = NewTable.of(new.alone, counts, len(order) - len(alone))
+        many = [several for _, several in joint]
+        new = NewArrays([kernels.new[key] for key in alone], many, len(order) - len(alone))
+        table = NewTable.of(new.alone, counts, new.first)
         run = runner(prepared, addresses, sources, behind, first, table)
         return cls(
             tuple(map(kernels.zeros.get, links.inputs)),
@@ -242,7 +243,7 @@ class PreparedChainCall:
             arrays += several()
         if not self.run_on(arrays):
             along = dict(zip((ROWS[0], *self.axes), counts, strict=False))
-            ahead = arrays[len(given) : self.begin]
+            ahead = arrays[len(given) : self.new.first]
             arrays = [*with_zeros(given, self.zeros), *ahead, *self.new.arrays(along)]
             self.run_on(arrays)
         for rest in self.rest:

@@ -54,25 +54,31 @@ class NewArrays(NamedTuple):
     """The arrays that are new at each call.
 
     alone: those that have buffers of their own. joint: allocate several arrays each, ahead of those.
+    first: the position of the first one of `alone` in the list of a call.
     """
 
     alone: Sequence[NewArray]
     joint: Sequence[Callable[[], list[Array]]]
+    first: int
 
     def arrays(self, counts: Mapping[str, int]) -> list[Array]:
-        """Allocates all arrays. counts: the numbers of rows, by axis."""
-        joint = [array for several in self.joint for array in several()]
-        return joint + [new.array(counts) for new in self.alone]
+        """Allocates the arrays with buffers of their own. counts: the numbers of rows, by axis."""
+        return [new.array(counts) for new in self.alone]
 
     def others(self, given: Sequence[int]) -> tuple[list[int], Callable[[], list[Array]]]:
         """Returns the positions of the arrays but for those at the positions `given`, and a function that
         allocates these; all sizes are those of the shapes.
         """
-        places = [place for place in range(len(self.arrays({}))) if place not in given]
+
+        def every() -> list[Array]:
+            """Allocates all arrays."""
+            return [array for several in self.joint for array in several()] + self.arrays({})
+
+        places = [place for place in range(len(every())) if place not in given]
 
         def new() -> list[Array]:
             """Allocates the arrays that no caller gives."""
-            made = self.arrays({})
+            made = every()
             return [made[place] for place in places]
 
         return places, new
