@@ -1,6 +1,8 @@
 """Arrays on a device in calls of models: taken where they lie, on the emulated device."""
 
+import ctypes
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,16 @@ def test_an_unused_capsule_gives_its_memory_back() -> None:
     assert address not in DEVICE.memory
 
 
+def test_an_unused_capsule_may_be_dropped_while_an_error_is_raised() -> None:
+    """As where a library takes it and refuses the array: then no code in Python may run."""
+    array = put(DEVICE, X)
+    address = int(array.address)
+    with pytest.raises(ZeroDivisionError):
+        str(array.__dlpack__(), 1 / 0)  # type: ignore[call-overload]
+    del array
+    assert address not in DEVICE.memory
+
+
 class Foreign:
     """An array of another library on the device, which has the CUDA array interface."""
 
@@ -198,6 +210,26 @@ def test_an_array_of_a_gpu_is_read_where_it_lies() -> None:
     assert (read.address, read.shape, read.dtype, read.device) == (lent.address, X.shape, "float32", gpu)
     assert foreign.options == [{"stream": 1}]  # the library waits for its own streams
     assert CudaEngine(gpu).array_of(Exporter(None, (2, 1))) is None  # of another GPU
+
+
+UNREAD = {
+    "number 17 of DLPack, of 4 bits": (20, b"\x11\x04\x01"),
+    "number 2 of DLPack, of 32 bits": (20, b"\x02\x20\x04"),  # four in a vector
+    "it has no memory": (0, bytes(8)),
+    "gave no capsule that is still unused: 5": (0, b""),
+}
+"""Arrays that are not read, by the message: where their facts in DLPack are changed, and to which bytes."""
+
+
+@pytest.mark.parametrize("message", UNREAD)
+def test_arrays_that_cannot_be_read_are_refused(message: str) -> None:
+    capsule, (begin, changed) = put(DEVICE, X).__dlpack__(), UNREAD[message]
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    ctypes.memmove(pointer(capsule, b"dltensor") + begin, changed, len(changed))
+    lender = SimpleNamespace(__dlpack__=lambda: capsule if changed else 5)
+    with pytest.raises(InputError, match=f"of type Exporter, cannot be read where it lies .*{message}"):
+        decay()(Exporter(lender), engine="placed")
 
 
 WRONG = {

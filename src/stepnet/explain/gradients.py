@@ -1,5 +1,7 @@
 """Explanation of a gradient: saved values, the work and memory of both halves, and their plans."""
 
+from math import ceil
+
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.targets import Order
@@ -24,16 +26,19 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
     ]
     sections += [] if facts.sizes is None else [size_section(facts.sizes)]
     for half in facts.halves:
-        sections += headed(f"{half.title}:", schedule_sections(half.schedule, engine, size_of(facts, half)))
+        title = half.title if half.blocks == 1 else f"{half.title}, which here are one step"
+        sections += headed(f"{title}:", schedule_sections(half.schedule, engine, size_of(facts, half)))
     return text(sections)
 
 
 def size_of(facts: GradientExplanation, half: Half) -> CallSize | None:
-    """Returns the size of a call of a half, if it is known and the half runs over its steps."""
+    """Returns the size of a call of a half, if it is known and the half runs over its steps: several at a
+    time are one.
+    """
     sizes = facts.sizes
-    if sizes is None or facts.checkpoint is not None or half.blocks > 1:
+    if sizes is None or facts.checkpoint is not None or not (sizes.rows and sizes.steps):
         return None
-    return checked_size(sizes.rows, sizes.steps) if sizes.rows and sizes.steps else None
+    return checked_size(sizes.rows, ceil(sizes.steps / half.blocks))
 
 
 def head(facts: GradientExplanation) -> TitledSection:

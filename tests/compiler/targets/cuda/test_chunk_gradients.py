@@ -148,6 +148,8 @@ def test_explain_says_whether_a_gradient_runs_in_chunks() -> None:
     assert "gradients of a matrix that decays at rows/steps" in said
     refused = explained(gated_delta(2, 41, 32))
     assert "not in chunks: 41 keys and 32 values of a head: chunks take multiples of 16" in refused
+    assert "forward, 2 steps at a time, which here are one step" in refused
+    assert refused.count("us predicted for 32 steps") == 2  # of 64
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
@@ -160,7 +162,9 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     )
     of_a100 = TrainedChunks(163 * 1024)
     assert of_a100(MatrixSizes(128, 128, 2, 1, has_decay=True, by_key=True)) == ""
-    assert "chunks take multiples of 16" in small(MatrixSizes(16, 272, 1, 1, has_decay=False))
+    assert "16 keys and 272 values of a head: gradients in chunks take up to 256" in small(
+        MatrixSizes(16, 272, 1, 1, has_decay=False)
+    )
 
 
 def small_step(step: Callable[..., Any]) -> MatrixStep:

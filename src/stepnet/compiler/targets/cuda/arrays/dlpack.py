@@ -9,45 +9,35 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from stepnet.compiler.values.lending import KINDS, DLTensor, dtype_word
+from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 NAME = b"dltensor"
 NAMES = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
 """The names of dtypes without their bits, by NumPy's letters for their kinds."""
+WIDEST = 8
+"""The bytes of the widest whole numbers."""
+
+pointer_in = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+"""A function of Python with types of its own: other libraries set those of `ctypes.pythonapi`."""
 
 
-class ManagedTensor(ctypes.Structure):
-    """An array with the function that gives it back, as DLPack lays it out."""
+@dataclass(frozen=True)
+class KeptArray:
+    """Facts of an array, as NumPy reads them. owner: keeps its memory."""
 
-    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
-
-
-HELD = dict[int, tuple[ManagedTensor, Any, Any]]()
-"""The arrays that consumers of capsules hold, by the address of the `ManagedTensor`."""
-python = ctypes.pythonapi
-python.PyCapsule_New.restype = ctypes.py_object
-python.PyCapsule_New.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-python.PyCapsule_IsValid.argtypes = ctypes.c_void_p, ctypes.c_char_p
-python.PyCapsule_GetPointer.restype = ctypes.c_void_p
-python.PyCapsule_GetPointer.argtypes = ctypes.c_void_p, ctypes.c_char_p
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def give_back(address: int) -> None:
-    """Takes an array back from its consumer: its memory may be freed."""
-    HELD.pop(address, None)
-
-
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def drop_unused(capsule: int) -> None:
-    """Takes an array back if nobody has consumed the capsule, which would have another name then."""
-    if python.PyCapsule_IsValid(capsule, NAME):
-        HELD.pop(python.PyCapsule_GetPointer(capsule, NAME), None)
+    __array_interface__: dict[str, Any]
+    owner: object
 
 
 def capsule_of(address: int, shape: Sequence[int], dtype: str, place: tuple[int, int], owner: object) -> Any:
-    """Makes a capsule of a C-contiguous array.
+    """Makes a capsule of a C-contiguous array: one of NumPy, which never reads the memory, with another place
+    and dtype. So no code in Python runs when it is dropped, which may be while an error is raised.
 
     address: of its first byte. place: the type and the number of its device. owner: keeps its memory.
     Raises `InputError` for a dtype that DLPack lacks.
@@ -56,12 +46,22 @@ def capsule_of(address: int, shape: Sequence[int], dtype: str, place: tuple[int,
         word = dtype_word(dtype)
     except KeyError:
         raise InputError(f"DLPack has no dtype {dtype}: take the array's numbers with .numpy()") from None
-    sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-    tensor = DLTensor(address, place, len(shape), word, ctypes.addressof(sizes), None, 0)
-    managed = ManagedTensor(tensor, None, ctypes.cast(give_back, ctypes.c_void_p))
-    where = ctypes.addressof(managed)
-    HELD[where] = managed, sizes, owner
-    return python.PyCapsule_New(where, NAME, ctypes.cast(drop_unused, ctypes.c_void_p))
+    size = np.dtype(dtype).itemsize
+    typestr = np.dtype(f"u{size}" if size <= WIDEST else f"c{size}").str
+    facts = {"shape": (*shape,), "typestr": typestr, "data": (int(address), False), "version": 3}
+    capsule = np.asarray(KeptArray(facts, owner)).__dlpack__()
+    tensor = tensor_of(capsule)
+    tensor.data, tensor.dtype = address, word
+    tensor.device[:] = place
+    return capsule
+
+
+def tensor_of(capsule: Any) -> DLTensor:
+    """Returns the array of a capsule. Raises `BufferError` for what is none, or was consumed."""
+    try:
+        return DLTensor.from_address(pointer_in(capsule, NAME))
+    except ValueError:
+        raise BufferError(f"its __dlpack__ gave no capsule that is still unused: {capsule!r}") from None
 
 
 class LentArray(NamedTuple):
@@ -76,13 +76,15 @@ class LentArray(NamedTuple):
 
 def lent_by(value: Any, **options: Any) -> LentArray:
     """Returns where the array of another library lies. options: of the protocol, such as the stream on which
-    its numbers are to be ready.
+    its numbers are to be ready. Raises `BufferError` for one that cannot be read.
     """
     capsule = value.__dlpack__(**options)
-    lent = DLTensor.from_address(python.PyCapsule_GetPointer(id(capsule), NAME))
+    lent = tensor_of(capsule)
     shape = tuple((ctypes.c_int64 * lent.axes).from_address(lent.sizes)) if lent.axes else ()
-    is_whole = True
-    if lent.strides and prod(shape):
+    is_whole, has_numbers = True, bool(prod(shape))
+    if has_numbers and not lent.data:
+        raise BufferError("it has no memory")
+    if lent.strides and has_numbers:
         strides = (ctypes.c_int64 * lent.axes).from_address(lent.strides)
         right = (prod(shape[axis + 1 :]) for axis in range(lent.axes))
         is_whole = all(n == 1 or has == one for n, has, one in zip(shape, strides, right, strict=True))
@@ -90,11 +92,18 @@ def lent_by(value: Any, **options: Any) -> LentArray:
 
 
 def dtype_of(word: int) -> str:
-    """Returns the name of a dtype by DLPack's word for it, the inverse of `dtype_word`.
+    """Returns the name of a dtype by DLPack's word for it, the inverse of `dtype_word`. Raises `BufferError`
+    for one that NumPy and ml_dtypes lack, as of half bytes, and for vectors.
 
     >>> dtype_of(0x12002), dtype_of(0x11004)
     ('float32', 'bfloat16')
     """
-    bits = word >> 8 & 255
-    kind = next((letter for letter, number in KINDS.items() if number == word & 255), "")
-    return {"V": "bfloat16", "b": "bool"}.get(kind) or f"{NAMES.get(kind, 'unknown')}{bits}"
+    number, bits = word & 255, word >> 8 & 255
+    kind = next((letter for letter, own in KINDS.items() if own == number), "")
+    name = {"V": "bfloat16", "b": "bool"}.get(kind) or f"{NAMES.get(kind, '')}{bits}"
+    try:
+        if dtype_word(name) == word:
+            return name
+    except TypeError:
+        pass
+    raise BufferError(f"no such dtype is known: number {number} of DLPack, of {bits} bits")

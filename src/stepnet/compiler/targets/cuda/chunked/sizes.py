@@ -16,10 +16,13 @@ def without_chunks(keys: int, values: int) -> str:
 
     >>> without_chunks(64, 60)
     '64 keys and 60 values of a head: chunks take multiples of 16'
+    >>> without_chunks(512, 64)
+    '512 keys and 64 values of a head: chunks take up to 256 keys'
     """
-    if keys % TILE_ROWS or values % FIRST or keys > MOST_KEYS:
-        return f"{keys} keys and {values} values of a head: chunks take multiples of {TILE_ROWS}"
-    return ""
+    sizes = f"{keys} keys and {values} values of a head"
+    if keys % TILE_ROWS or values % FIRST:
+        return f"{sizes}: chunks take multiples of {TILE_ROWS}"
+    return f"{sizes}: chunks take up to {MOST_KEYS} keys" if keys > MOST_KEYS else ""
 
 
 def sizes_without_chunks(sizes: MatrixSizes) -> str:
@@ -42,8 +45,10 @@ class TrainedChunks:
     def __call__(self, sizes: MatrixSizes) -> str:
         """Returns the reason; "" if it does. Keys and values change places in a gradient."""
         keys, values = sizes.keys, sizes.values
-        if refused := without_chunks(keys, values) or without_chunks(values, keys):
+        if refused := without_chunks(keys, values):
             return refused
+        if values > MOST_KEYS:
+            return f"{keys} keys and {values} values of a head: gradients in chunks take up to {MOST_KEYS}"
         counts = sizes.reads, sizes.writes, keys, values
         form = decay_form(*counts, "float32", self.shared, sizes.by_key)
         if sizes.has_decay and form is None:
