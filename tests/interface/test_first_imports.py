@@ -57,3 +57,26 @@ def test_a_file_is_read_by_the_messages_of_onnx_alone(
     monkeypatch.setenv("STEPNET_CACHE", "0")
     save(rnn_of("gru", 3, 4, seed=0), str(tmp_path / "m.onnx"))
     run(ONNX, str(tmp_path / "m.onnx"))
+
+
+REFUSED = """
+import sys
+import stepnet as sn
+class Refusing:
+    def find_spec(self, name, *others):
+        if name == "onnx":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refusing())
+try:
+    sn.load(sys.argv[1])
+except sn.StepnetError as error:
+    assert "needs onnx" in str(error)
+"""
+
+
+def test_a_file_says_that_it_needs_onnx_where_a_finder_refuses_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPNET_CACHE", "0")
+    save(rnn_of("gru", 3, 4, seed=0), str(tmp_path / "m.onnx"))
+    run(REFUSED, str(tmp_path / "m.onnx"))

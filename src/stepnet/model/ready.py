@@ -198,19 +198,27 @@ def asked_of_model(function: Callable[..., Any]) -> Callable[..., Any]:
     return asked
 
 
-def refused_by_model(ready: Any, other: Any) -> Any:
+def entered(model: Any) -> None:
+    """Enters a model as a context, which none is: Python's error names its class."""
+    with model:
+        pass
+
+
+def refused_by_model(ready: Any, *others: Any) -> Any:
     """Makes the model, and returns NotImplemented, as it does for any operator: Python's error names it."""
     become_model(ready)
     return NotImplemented
 
 
 OPERATORS = "contains delitem getitem index invert neg pos setitem"
-BINARY = "add and floordiv ge gt le lshift lt matmul mod mul or pow rshift sub truediv xor"
+BINARY = "add and divmod floordiv ge gt le lshift lt matmul mod mul or pow rshift sub truediv xor"
 """Operators of Python by the names of their special methods, and those whose errors name both classes."""
-for built_in in (bool, bytes, complex, float, format, int, iter, len, next, reversed):
+for built_in in (abs, bool, bytes, complex, float, format, int, iter, len, next, reversed, round):
     setattr(ReadyModel, f"__{built_in.__name__}__", asked_of_model(built_in))
 for name in OPERATORS.split():
     setattr(ReadyModel, f"__{name}__", asked_of_model(getattr(operator, f"__{name}__")))
+for name in ("__enter__", "__exit__"):
+    setattr(ReadyModel, name, asked_of_model(entered))
 for name in BINARY.split():
     setattr(ReadyModel, f"__{name}__", refused_by_model)
     setattr(ReadyModel, f"__r{name}__", refused_by_model)
@@ -229,6 +237,8 @@ def become_model(ready: Any) -> Any:
     model: Any = None if make is None else make()
     with IMPORTS:  # one thread at a time, and between two forks
         if model is not None and type(ready) is ReadyModel:
+            if getattr(model.programs, "layer", None) is model:  # those of layers refer to the model
+                model.programs.layer = ready
             # By one call, so that no interrupt comes between the two.
             new = model.__dict__, cast("Any", type(model))
             any(map(object.__setattr__, (ready, ready), ("__dict__", "__class__"), new))

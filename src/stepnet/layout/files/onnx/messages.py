@@ -8,6 +8,7 @@ Source: protobuf.dev/programming-guides/encoding.
 
 import os
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from typing import Any
@@ -31,7 +32,9 @@ def classes() -> Any:
     imported, which takes 150 modules and a third of the time of reading a file. Raises `FileError` if it is
     missing, and `LibraryError` if it is too old.
     """
-    found = None if "onnx" in sys.modules else find_spec("onnx")
+    found = None
+    with suppress(ImportError):  # a finder of the program may refuse it, and the import below says so
+        found = None if "onnx" in sys.modules else find_spec("onnx")
     folders = [] if found is None else found.submodule_search_locations or []
     return next((known for each in folders if (known := alone(each))), None) or library(
         "onnx", "an .onnx file", "onnx"
