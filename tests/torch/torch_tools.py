@@ -223,11 +223,17 @@ def quantized_fx(kind: Kind) -> Pairs:
 
 
 def tensors_of_tensors(kind: Kind) -> Pairs:
-    module = kind.make()
+    module, x = kind.make(), sequences()
+    right = results(module, x)
     part, name = kind.weight(module)
     data = getattr(part, name).detach()
-    setattr(part, name, torch.nn.Parameter(TwoTensor(data, data.clone())))
-    return [(module(sequences()), None)]
+    setattr(part, name, torch.nn.Parameter(TwoTensor(data, 2 * data)))
+    both = results(module, x)
+    with torch.no_grad():
+        data.mul_(2)
+        setattr(part, name, torch.nn.Parameter(data))
+    twice = results(module, x)
+    return [pair for key in right for pair in ((both[key].a, right[key]), (both[key].b, twice[key]))]
 
 
 # ---- counters and records ----------------------------------------------------------------------------------
