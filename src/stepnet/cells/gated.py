@@ -54,7 +54,10 @@ Parameters = Mapping[str, Any]
 
 
 def part(values: Any, name: str, kind: str) -> Any:
-    """Returns the array `name` of a cell's `kind`, "parameters" or "memory"; raises `InputError`."""
+    """Returns the array `name` of a cell's parameters or memory; raises `InputError` if it is missing.
+
+    kind: "parameters" or "memory", for the message.
+    """
     if not isinstance(values, Mapping) or name not in values:
         raise InputError(
             f"the {kind} of this cell are arrays by name, {name!r} among them, not {short_repr(values)}"

@@ -530,7 +530,10 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
 
 
 def begun_steps(begun: Any, count: int) -> Array:
-    """Returns `begun`, the earlier steps of sequences, as int64 [count]; raises `InputError`."""
+    """Returns the argument `begun`, the steps that each sequence ran in earlier calls, as int64 [count].
+
+    Raises `InputError` for other values than whole numbers from 0.
+    """
     array = array_of(begun, "begun")
     if not array.size and array.shape == (count,):
         return np.zeros(0, np.int64)

@@ -276,7 +276,10 @@ DIRECTIONS = ("forward", "backward")
 
 
 def recurrences(layer: Any, what: str) -> list[RNN]:
-    """Lists the recurrences of a layer, called `what`, in their order; raises `InputError`."""
+    """Lists every recurrence of a layer, in the order they run; raises `InputError` for another type.
+
+    what: the name of the layer in messages.
+    """
     if isinstance(layer, RNN):
         return [layer]
     if isinstance(layer, Combined):

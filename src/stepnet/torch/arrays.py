@@ -69,7 +69,10 @@ def check_saved(tensors: Sequence[Any], forms: list[Any]) -> None:
 
 
 def form_of(tensor: Any) -> Any:
-    """Returns shape and dtype of a tensor, None for None: gaps are copied, devices are the host."""
+    """Returns the shape and the dtype of a tensor, None for None.
+
+    Strides are no part of it, as tensors with gaps are copied, nor devices: DLPack lends no memory elsewhere.
+    """
     return None if tensor is None else FORM(tensor)
 
 
@@ -163,7 +166,10 @@ def check_memory(*tensors: Any) -> None:
 
 
 def array_of(tensor: Any) -> Array:
-    """Returns a tensor as a C-contiguous array, without a copy if it is; raises `InputError`."""
+    """Returns a tensor's numbers as a C-contiguous array, without a copy if the tensor is contiguous.
+
+    Raises `InputError` for a tensor that consists of others.
+    """
     check_plain(tensor)
     plain = in_memory(tensor)
     if tensor.dtype is torch.bfloat16:  # which NumPy has by ml_dtypes, and PyTorch does not convert

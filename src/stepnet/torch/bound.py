@@ -108,7 +108,9 @@ class DifferentiableLayers:
 
     @computed_once
     def as_given(self) -> "DifferentiableLayers":
-        """The layers with memories in the dtypes of a call, as loops on a GPU; itself if they are so."""
+        """The layers whose net takes and gives memories in the dtypes of a call, as loops on a GPU read and
+        write them; itself if steps carry no other ones.
+        """
         net = self.net.as_given
         return self if net is self.net else DifferentiableLayers(net)
 

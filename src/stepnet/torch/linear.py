@@ -153,7 +153,9 @@ def has_numbers(value: Any, weight: Any) -> bool:
 
 
 def check_tools(value: Any) -> None:
-    """Raises `InputError` where a tool of PyTorch records or transforms a layer's input."""
+    """Raises `InputError` where a tool of PyTorch records the operations on a layer's input, or transforms
+    them: the layer is no operation of PyTorch.
+    """
     check_no_proxy(value)
     if is_recorded() or TRACES.get():
         raise InputError(refused("is no operation of PyTorch for a graph"))

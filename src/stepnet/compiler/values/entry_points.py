@@ -38,7 +38,10 @@ def installed(group: str) -> "Mapping[str, EntryPoint]":
 
 
 def load_object(point: "EntryPoint", noun: str) -> Any:
-    """Imports an entry point's object, a `noun` such as "target"; raises `LibraryError`."""
+    """Imports the object of an entry point; raises `LibraryError` if it cannot be imported.
+
+    noun: the kind of object, such as "target", for the message.
+    """
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

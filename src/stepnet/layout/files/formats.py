@@ -228,7 +228,10 @@ NAME = 1000  # the most characters of a name
 
 
 def kind(path: Path) -> Format:
-    """Returns the kind of an existing file by content, else by ending; raises `FileError`."""
+    """Returns the kind (format) of an existing file: by its content, else by its ending.
+
+    Raises `FileError` if both are unknown.
+    """
     if shards.index_of(path) is not None:
         return BY_TITLE["model in shards"]
     if path.name.endswith(

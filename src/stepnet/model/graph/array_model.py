@@ -187,7 +187,9 @@ class ArrayModel:
 
     @property
     def steps(self) -> int | None:
-        """The number of steps that the file states; None if open, or if the user says it is."""
+        """The number of steps that the file states for its inputs; None if it is open, or if the user states
+        that the model is right for any number.
+        """
         return next((count for _, count in self.counted), None) if not self.any_steps else None
 
     def note(self, where: str, numbers: Callable[[], Iterable[float]]) -> None:
@@ -310,7 +312,10 @@ def of_steps(count: int) -> str:
 
 
 def graph_of(model: ArrayModel, params: Mapping[str, np.ndarray] | None = None) -> Graph:
-    """Makes a `Graph` of a model of arrays; raises `AxesError`. params: None if constants."""
+    """Makes a `Graph` of a model with array inputs; raises `AxesError` if their axes do not fit it.
+
+    params: its parameters by name; None for a model whose weights are constants.
+    """
     sequences = {input_.name: input_.spec for input_ in model.sequences}
     if not sequences:
         raise AxesError(f"{model.path}: none of its inputs has an axis of steps")

@@ -206,7 +206,10 @@ class Graph(Model):
             check()
 
     def for_stream(self, engine: Order) -> "StreamedRecurrence":
-        """Returns the model as one recurrence for a stream; raises `InputError` if it has none."""
+        """Returns the whole model as one recurrence, for a stream; raises `InputError` if it has no stream.
+
+        engine: the engines in order of preference.
+        """
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.streams.composed import check_stream
             from stepnet.model.streams.layers import StreamedRecurrence

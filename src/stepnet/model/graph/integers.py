@@ -45,7 +45,9 @@ def refused(what: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class IntegerKernel(CalledKernel):
-    """A frame program as the kernel of calls. running: says how outputs are ordered, and their dtypes."""
+    """A frame program in integers as the kernel of a graph's calls. running: the graph's program for a call,
+    which says how outputs are ordered and their dtypes.
+    """
 
     program: "FrameProgram"
     running: Program

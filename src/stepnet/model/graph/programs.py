@@ -64,7 +64,10 @@ class GraphProgram(Program):
 
 
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:
-    """Returns a copy of a net with recurrences in the precisions `marks`, by their nodes."""
+    """Returns a copy of a net in which some of its recurrences run in other precisions.
+
+    marks: the precision of each of these recurrences, by the number of its node.
+    """
     builder, places = Builder(is_model=True), list[int]()
     for number, node in enumerate(net.nodes):
         operands = [places[operand] for operand in node.inputs]
@@ -91,7 +94,9 @@ def marked(traced: TracedModel, precisions: Sequence[Precision]) -> TracedModel:
 
 
 def has_steps(program: GraphProgram) -> list[bool]:
-    """Returns for each output whether it has values per step; raises `InputError` for nested ones."""
+    """Returns for each output whether it has a value per step, of which the last may be asked for. Raises
+    `InputError` if an output has more: a sequence at each step.
+    """
     if max(program.levels) > 1:
         raise InputError("the last output is not defined where each step has a sequence of outputs")
     return [level == 1 for level in program.levels]

@@ -86,7 +86,9 @@ class ComposedProgram:
 
     @property
     def read_at_the_beginning(self) -> list[str]:
-        """The names of the statics from which the initial memories are computed."""
+        """The names of the statics (values that each sequence has once) that the initial memories of the
+        graph are computed from; none if these are zeros.
+        """
         traced, builder = self.step.traced, Builder()
         if self.step.begin is None:
             return []

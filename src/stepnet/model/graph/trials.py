@@ -129,7 +129,9 @@ class Trials:
         return {number: precisions for number, precisions in options.items() if precisions}
 
     def precision(self, number: int, dtype: str) -> Precision:
-        """Returns a precision of a recurrence in a dtype such as "int8", then with its inputs' scale."""
+        """Returns a precision for a recurrence in a dtype; for int8 with the scale of its inputs. number: the
+        number of the recurrence. dtype: such as "int8".
+        """
         scale = self.scales.get(number) if dtype == "int8" else None
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
@@ -169,11 +171,15 @@ class Trials:
         return [next(flat_precisions) if number in flat else None for number in recurrences]
 
     def in_precisions(self, chosen: Mapping[int, Precision]) -> Schedule:
-        """Returns the schedule with recurrences in precisions, chosen by number."""
+        """Returns the schedule (a net cut into parts) of the model with some recurrences in low precision.
+        chosen: their precisions, by the number of the recurrence.
+        """
         return marked(self.program.net, self.precisions(chosen), self.engines)
 
     def errors(self, chosen: Mapping[int, Precision]) -> list[OutputError]:
-        """Returns the errors of outputs over all samples, with precisions chosen by recurrence."""
+        """Returns the error of each output over all samples, with some recurrences in low precision. chosen:
+        their precisions, by the number of the recurrence.
+        """
         bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
         return self.errors_of([run(bound, self.program, reading.call) for reading in self.readings])
 

@@ -459,7 +459,7 @@ def test_a_long_step_wakes_a_sleeping_thread_and_shares_itself_with_it(shared: s
         outputs.append(stream.step(x[:, at]))
         run = prepared(stream)
         counts += [run.orders.thread_count] if isinstance(run, DividedTasks) else []
-    assert sum(count > 1 for count in counts) > 5, counts  # processors may be taken in most steps
+    assert sum(count > 1 for count in counts) > 20, counts  # a processor may be taken meanwhile
     sn.set_threads(1)
     np.testing.assert_array_equal(np.stack(outputs, 1), shared(x)[0])
 

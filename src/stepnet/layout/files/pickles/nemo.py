@@ -41,7 +41,10 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def unpacked(stream: BufferedIOBase, store: Store) -> BytesIO:
-    """Decompresses a gzip file, counted to the limit `store`; raises `FileError`."""
+    """Decompresses a gzip file into memory; raises `FileError`, short and without the path.
+
+    store: the limit on memory, to which the content is counted.
+    """
     stream.seek(0)
     decompressor, content = zlib.decompressobj(wbits=31), BytesIO()
     try:

@@ -246,8 +246,9 @@ class EmulatedDevice:
         self.check(words, code.name)
 
     def check(self, addresses: Sequence[int], kernel: str) -> None:
-        """Raises `DeviceError`, with the name of a kernel, for a write beyond the ends of memory at one of
-        some addresses. Others of these are no beginning of memory, or numbers.
+        """Raises `DeviceError` if a kernel wrote beyond the ends of an array; the error has its name.
+
+        addresses: the kernel's arguments. Numbers, and addresses at which no array begins, are passed over.
         """
         for address in addresses:
             if (memory := self.memory.get(address)) is not None:
