@@ -133,7 +133,7 @@ def entry(record: Record) -> list[str]:
     """
     lines = [f"#### `{record.name}`", ""]
     lines += ["| array | where its numbers lie |", "|---|---|"]
-    lines += [f"| `{array_name(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
+    lines += [f"| `{array_name(name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
     lines += ["", *equation_lines(record)]
     fixed = {name: value for name, value in record.semantics.items() if name not in record.settings()}
     if fixed:
@@ -170,7 +170,7 @@ def evidence(record: Record) -> list[str]:
     return [f"Source: {record.evidence.source}.{versions}", run]
 
 
-def array_name(record: Record, template: str) -> str:
+def array_name(template: str) -> str:
     """Returns the name of an array of a layout (a framework's arrangement of weights) as it is shown: a `?`
     at its end becomes "(may be missing)". template: the name in the layout, perhaps with that `?`.
     """

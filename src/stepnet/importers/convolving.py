@@ -99,12 +99,12 @@ def repeated(x: Placed, axis: int, count: int) -> Placed:
     return split_steps(x.with_value(values, (*x.axes[: axis + 1], (count,), *x.axes[axis + 1 :])), axis)
 
 
-def join_steps(x: Placed, axis: int, count: int) -> Placed:
-    """Returns a value with each `count` neighbouring steps as one, and a new axis of these `count` behind
-    that of the steps. What is left over at the end of a sequence is left out.
+def join_steps(x: Placed, count: int) -> Placed:
+    """Returns a value [batch, steps, ...] with each `count` neighbouring steps as one, and a new axis of
+    these `count` behind that of the steps. What is left over at the end of a sequence is left out.
     """
-    value = apply("windows", traced_steps(x, axis), **Window(count, 1, 0, count, count - 1).attributes)
-    return x.with_value(value, (*x.axes[:axis], (value.type.extent[-1],), (count,), *x.axes[axis + 1 :]))
+    value = apply("windows", traced_steps(x, 1), **Window(count, 1, 0, count, count - 1).attributes)
+    return x.with_value(value, (x.axes[0], (value.type.extent[-1],), (count,), *x.axes[2:]))
 
 
 def steps_as_feature(x: Placed, axis: int) -> Placed:

@@ -10,7 +10,7 @@ layers: kernels, strides, slopes, what is added to a variance. Windows of all st
 number of steps, as exporters write a maximum over all steps so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from math import prod
 from typing import Any, Generic, TypeVar
@@ -20,15 +20,7 @@ import numpy as np
 from stepnet.compiler.trace.indexing import listed
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.records import dataclass
-from stepnet.importers.axes import (
-    Axes,
-    features_of,
-    is_steps,
-    is_time,
-    stated_number,
-    symbols_in,
-    time_of,
-)
+from stepnet.importers.axes import Axes, features_of, is_steps, is_time, stated_number, symbols_in, time_of
 from stepnet.importers.placed import Placed, Unusable
 from stepnet.importers.sizes import STEPS
 from stepnet.importers.values import reshaped
@@ -130,6 +122,14 @@ def of_slices(x: Placed, slices: Iterable[tuple[int, Any, Any, Any]], steps: int
     return written(*(number for each in bounds for number in each))
 
 
+def of_strided(x: Placed, slices: Iterable[tuple[int, Any, Any, int, bool]]) -> list[float]:
+    """Returns the bounds and the strides of slices of steps as `of_slices` does, for the number of steps that
+    the file states for x. slices: likewise, each with whether it takes the first place alone, without an end.
+    """
+    own = ((axis, begin, None if one else end, stride) for axis, begin, end, stride, one in slices)
+    return of_slices(x, own, stated_steps(x))
+
+
 def of_ends(x: Placed, ends: Iterable[tuple[int, int, int]]) -> list[float]:
     """Returns the numbers of entries that an operator adds or cuts at ends of axes of steps."""
     return written(*(count for axis, *both in ends if is_time(x.axes[axis]) for count in both))
@@ -152,19 +152,23 @@ class NumberRules(Generic[Call]):
     layers: the operators whose constants are weights if their elements differ.
     windows: functions of a call that return the axes of its first operand with windows, and their sizes.
     attributes: the attributes that are numbers of arithmetic, by operator.
+    copies: the operators that repeat features of their first operand.
+    reshapes: the operators that may make an axis of features of its steps.
     products: the operators of which only matrices are such constants.
     powers: the operators whose exponent may be a square or a root.
     rules: functions of a call and the axes of its first result, for operators whose numbers count otherwise.
     """
 
-    settings: frozenset[str] = frozenset()
-    layers: frozenset[str] = frozenset()
+    settings: Collection[str] = ()
+    layers: Collection[str] = ()
     windows: Mapping[str, Callable[[Call], Iterable[tuple[int, int]]]] = field(
         default_factory=dict[str, Callable[[Call], Iterable[tuple[int, int]]]]
     )
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    products: frozenset[str] = frozenset()
-    powers: frozenset[str] = frozenset()
+    copies: Collection[str] = ()
+    reshapes: Collection[str] = ()
+    products: Collection[str] = ()
+    powers: Collection[str] = ()
     rules: Mapping[str, Callable[[Call, Axes], list[float]]] = field(
         default_factory=dict[str, Callable[[Call, Axes], list[float]]]
     )
@@ -190,6 +194,10 @@ class NumberRules(Generic[Call]):
             return [*found, *of_windows(operands[0], windows, dict(operands[0].stated))]
         if operator in self.settings:
             return []
+        if operator in self.copies:
+            return of_copies(operands[0], results[0].axes)
+        if operator in self.reshapes:
+            return of_reshape(operands[0], results[0].axes, stated_steps(operands[0]))
         if operator in self.rules:
             return self.rules[operator](call, results[0].axes)
         stated = [attributes.get(name) for name in self.attributes.get(operator, ())]

@@ -79,7 +79,7 @@ class CheckedCall:
         if is_named(cell):  # Keras computes these cells in the dtype of their states
             packed = packed.cast(tree.flatten(states)[0].dtype)
         mask = mask_of(mask, packed)
-        check(layer, packed, states, mask, engine)
+        check(layer, packed, states, mask)
         masks = read_dropout_masks(cell) if training else {}
         settings = LoopSettings.of(layer, training)
         trace = find_trace(cell, settings, StepArguments(packed[:, 0, :], states, masks))
@@ -143,11 +143,11 @@ def refuses_transforms() -> bool:
     return bool(kinds & {"Vmap", "Jvp"}) or torch.autograd.forward_ad._current_level >= 0
 
 
-def check(layer: Any, packed: PackedInputs, states: Any, mask: Any, engine: Order) -> None:
+def check(layer: Any, packed: PackedInputs, states: Any, mask: Any) -> None:
     """Raises `StepError` for a call that Keras' own loop must run: for states of another number of sequences,
     on devices that the engines do not take, under transforms, in graphs, or with cuDNN where it refuses.
 
-    packed: the sequences. states: the initial states. mask: [batch, time] or None. engine: the engines.
+    packed: the sequences. states: the initial states. mask: [batch, time] or None.
     """
     batch = packed.shape[0]
     for state in tree.flatten(states):

@@ -1,8 +1,4 @@
-"""The sequences and memories of a call, checked and converted to the arrays that engines take.
-
-It also has the `Spec`s of inputs, statics and memories: their dtypes, and the check of given ones against
-declared ones.
-"""
+"""The sequences of a call, checked and converted to the arrays that engines take."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,42 +6,19 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.compiler.net.types import STEPS, WHOLE, is_derived, is_sequence_axis, native, whole_axis
+from stepnet.compiler.net.types import STEPS, is_derived, native, whole_axis
 from stepnet.compiler.net.windows import derived_offsets, own_name
 from stepnet.compiler.trace.spec import Spec
-from stepnet.compiler.values.arguments import (
-    LARGEST,
-    array_of,
-    checked_dtype,
-    is_array,
-    is_integer,
-    short_repr,
-)
-from stepnet.compiler.values.dtypes import promoted_float
+from stepnet.compiler.values.arguments import array_of, checked_dtype
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
-from stepnet.compiler.values.structure import (
-    arranged,
-    leaves,
-    named_leaves,
-    rebuild,
-    skeleton,
-    titled_leaves,
-    transform,
-)
+from stepnet.compiler.values.structure import rebuild, skeleton, titled_leaves
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import path_of
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
-ZEROS = "zeros"
-NO_FEATURES = (
-    "arrays are [batch, time, features], values of a Ragged [total, features]: one sequence is x[None], one "
-    "number per step is x[..., None]"
-)
-MOST_BEGUN = LARGEST // 2
-"""The largest number of steps before a call, such that the number after it still fits an int64."""
 
 
 LISTS = (
@@ -354,77 +327,6 @@ class Batch:
         return (count, time), None if padded.is_packed else padded
 
 
-@dataclass(frozen=True)
-class Statics:
-    """The statics of a call (values that each sequence has once): arrays per sequence, and static sequences.
-
-    specs: their `Spec`s (features, dtype, name of the axis), in the structure of the statics.
-    arrays: the arrays of the statics; of a static sequence, the values of all sequences end to end.
-    beside: the offsets of static sequences, by the name of their axis. Statics with the same lengths share an
-        axis, so that keys and values can be combined.
-    """
-
-    specs: Any
-    arrays: list[Array]
-    beside: dict[str, Array]
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The cache key of a trace for these statics: their structure and `Spec`s (features and dtypes)."""
-        return () if self.specs is None else (skeleton(self.specs), *leaves(self.specs))
-
-    @classmethod
-    def of(cls, statics: Any, count: int) -> "Statics":
-        """Returns a call's checked statics (values that each sequence has once) as arrays; raises
-        `InputError` unless each has `count` entries.
-
-        Static sequences (Raggeds) with the same lengths share one axis, named after the first of them.
-        """
-        specs: list[Spec] = []
-        arrays: list[Array] = []
-        beside: dict[str, Array] = {}
-        pairs = zip(named_leaves(statics), titled_leaves(statics, "statics"), strict=True)
-        for (name, leaf), (title, _) in pairs:
-            what = f"static {title}" if name else "the static"
-            array, axis = checked_array(leaf.values if isinstance(leaf, Ragged) else leaf, what), ""
-            if isinstance(leaf, Ragged):
-                check_row_sequences(leaf, what, count)
-                same = [
-                    known for known, offsets in beside.items() if np.array_equal(offsets, leaf.offsets[0])
-                ]
-                axis = same[0] if same else static_axis(name, beside)
-                beside[axis] = leaf.offsets[0]
-            elif array.ndim < 1 or len(array) != count:
-                raise InputError(
-                    f"{what} is {list(array.shape)}; its first axis should be the {count} sequences"
-                )
-            specs.append(Spec(array.shape[1:], array.dtype, axis=axis))
-            arrays.append(array)
-        return cls(rebuild(statics, specs), arrays, beside)
-
-    def beside_others(self, known: dict[str, Array]) -> "Statics":
-        """Returns a copy of the statics (values that each sequence has once) in which no axis has a name that
-        `known` has for sequences of other lengths.
-
-        So the statics of several recurrences can be inputs of one net. "_" is appended to such a name.
-
-        known: the offsets of the sequences of each axis so far, by name; the axes of these statics are added.
-        """
-        renamed: dict[str, str] = {}
-        for axis, offsets in self.beside.items():
-            name = axis
-            while name in known and not np.array_equal(known[name], offsets):
-                name += "_"
-            known[name], renamed[axis] = offsets, name
-
-        def spec(spec: Spec) -> Spec:
-            """Returns a static's `Spec` (features, dtype, axis) with the new name of its axis, if any."""
-            return Spec(spec.shape, spec.dtype, spec.levels, renamed.get(spec.axis, spec.axis))
-
-        beside = {renamed[axis]: offsets for axis, offsets in self.beside.items()}
-        return Statics(transform(spec, self.specs), self.arrays, beside)
-
-
 def axes_of(
     named: Sequence[tuple[str, Array]], offsets: Array, own: Mapping[str, str] | None
 ) -> tuple[list[str] | None, dict[str, Array]]:
@@ -441,28 +343,6 @@ def axes_of(
         from stepnet.model.own_steps import axes_of_inputs
 
     return axes_of_inputs(named, offsets, own)
-
-
-def static_axis(name: str, known: Mapping[str, Array]) -> str:
-    """Returns the name of the axis of a static sequence, made from the name of the static.
-
-    It differs from the names of the axes of a model's steps, and from those of other statics.
-
-    known: the axes of other statics.
-    """
-    is_of_steps = is_sequence_axis(name) or name.startswith(WHOLE)
-    axis = f"_{name}" if is_of_steps else name or "static"
-    while axis in known:
-        axis += "_"
-    return axis
-
-
-def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
-    """Raises `InputError` unless a static Ragged `what` has `count` sequences and is not nested."""
-    if ragged.levels != 1:
-        raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
-    if len(ragged) != count:
-        raise InputError(f"{what} is of {len(ragged)} rows; there are {count} sequences")
 
 
 def check_no_lengths(lengths: Any) -> None:
@@ -529,76 +409,6 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
     return array.astype(np.int64)
 
 
-def begun_steps(begun: Any, count: int) -> Array:
-    """Returns the argument `begun`, the steps that each sequence ran in earlier calls, as int64 [count].
-
-    Raises `InputError` for other values than whole numbers from 0.
-    """
-    array = array_of(begun, "begun")
-    if not array.size and array.shape == (count,):
-        return np.zeros(0, np.int64)
-    whole = array.shape in ((), (count,)) and array.dtype.kind in "iu"
-    if not whole or ((array < 0) | (array > MOST_BEGUN)).any():
-        raise InputError(
-            f"begun is a whole number from 0, or {count} of them, one per sequence, not {short_repr(begun)}; "
-            f"the most is {MOST_BEGUN}"
-        )
-    return np.ascontiguousarray(np.broadcast_to(array, count), np.int64)
-
-
-def initial_arrays(initial: Any, memory: Any, count: int, argument: str = "memory") -> list[Array | None]:
-    """Checks the argument `initial` of a call against the memory; returns an array per memory, None for
-    zeros. Raises `InputError` if structure, shape or dtype do not fit.
-
-    memory: the structure of the memory, with a `Spec` (features and dtype) for each array.
-    count: the number of sequences.
-    argument: the name of the step's argument for the memory, for messages.
-    """
-    expected = list(titled_leaves(memory, argument))
-    if initial is None or is_zeros(initial):
-        return [None] * len(expected)
-    initial = arranged(initial, memory)
-    if is_lengths(initial) and all(spec.shape for _, spec in expected):
-        raise InputError(f"initial is the memory before the first step, not whole numbers; {LENGTHS_ADVICE}")
-    if skeleton(initial) != skeleton(memory):
-        shapes = ", ".join(str([count, *spec.shape]) for _, spec in expected)
-        raise InputError(
-            f"initial is {skeleton(initial)}, the memory `{argument}` is {skeleton(memory)}, of {shapes}"
-        )
-    arrays: list[Array | None] = []
-    for (name, spec), leaf in zip(expected, leaves(initial), strict=True):
-        what = f"the initial memory `{name}`"
-        array = checked_array(leaf, what)
-        if array.shape != (count, *spec.shape):
-            raise InputError(f"{what} is {list(array.shape)}; it should be {[count, *spec.shape]}")
-        if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-            raise InputError(f"{what} has dtype {array.dtype}; it should be {spec.dtype}")
-        arrays.append(np.ascontiguousarray(array, spec.dtype))
-    return arrays
-
-
-def is_lengths(initial: Any) -> bool:
-    """Tells whether the argument `initial` looks like lengths: whole numbers along one axis."""
-    if isinstance(initial, list | tuple):
-        entries = cast("Sequence[Any]", initial)
-        return len(entries) > 0 and all(map(is_integer, entries))
-    return is_array(initial) and initial.ndim == 1 and np.asarray(initial).dtype.kind in "iu"
-
-
-def is_zeros(initial: Any) -> bool:
-    """Tells whether the argument `initial` is the text "zeros", for memories of zeros."""
-    return isinstance(initial, str) and initial == ZEROS
-
-
-def arranged_as(inputs: Any, declared: Any) -> Any:
-    """Returns inputs with their dicts in the order of the declared inputs, so that their leaves correspond.
-
-    declared: the `Spec`s of the declared inputs; None for inputs that were not declared, which stay as they
-        are.
-    """
-    return inputs if declared is None or is_array(inputs) else arranged(inputs, declared)
-
-
 def advice_for(structure: Any, array: Array) -> str:
     """Returns the end of the message about an array of one axis: what was given, and advice."""
     if hasattr(structure, "batch_sizes"):
@@ -606,92 +416,3 @@ def advice_for(structure: Any, array: Array) -> str:
     if isinstance(structure, tuple) and array.ndim == 1 and array.dtype.kind in "iu":
         return f"this one is {array.shape}: {LENGTHS_ADVICE}"
     return LISTS if isinstance(structure, list) else f"this one is {array.shape}"
-
-
-def check_inputs(
-    declared: Any,
-    given: Any,
-    kind: str = "input",
-    owner: str = "recurrence",
-    besides: str = "",
-    argument: str = "",
-) -> None:
-    """Raises `InputError` for inputs whose structure or features differ from the declared ones.
-
-    declared, given: the `Spec`s (features) of the declared and of the given inputs; None accepts all inputs.
-    kind, owner: the words for the values and for the model in messages, such as "input" and "recurrence".
-    besides: what the message adds about the other arguments, if the structure differs.
-    argument: the name of the step's argument for the inputs, for messages; "" for none.
-    """
-    if declared is None:
-        return
-    given = arranged(given, declared)
-    if skeleton(declared) != skeleton(given):
-        if isinstance(declared, Spec) and len(leaves(given)) == 1:
-            besides = ": pass the array itself"
-        elif kind == "static" and given is None:
-            besides = ": give them as statics="
-        raise InputError(
-            f"the {kind}s {argument and f'`{argument}` '}are {skeleton(given)}; this {owner} was made for "
-            f"{skeleton(declared)}{besides}"
-        )
-    for (name, expected), array in zip(titled_leaves(declared, argument), leaves(given), strict=True):
-        if expected.shape != array.shape:
-            what = f"{kind} {name}".strip()
-            advice = "" if array.shape or kind != "input" else f"; {NO_FEATURES}"
-            if array.levels > expected.levels and len(expected.shape) == 1:
-                advice = f"; {steps_of_lists(array, expected)}"
-            raise InputError(
-                f"{what} has features {list(array.shape)}; this {owner} was made for {list(expected.shape)}"
-                f"{advice}"
-            )
-
-
-def steps_of_lists(given: Spec, expected: Spec) -> str:
-    """Returns the advice of a message: how the user turns nested sequences into plain ones, with the features
-    that the model takes. given, expected: the `Spec`s of the input and of the model.
-    """
-    numbers = f"pyarrow.{given.dtype}(), {expected.shape[0]}"
-    return (
-        "this one has sequences of sequences, as Arrow's lists of lists are; for steps of features cast the "
-        f"column: column.cast(pyarrow.list_(pyarrow.list_({numbers})))"
-    )
-
-
-def with_dtypes(inputs: Any, params: list[Array]) -> Any:
-    """Returns the `Spec`s of inputs; those without a dtype get the parameters' floating dtype."""
-    default = promoted_float(array.dtype for array in params)
-    return transform(lambda spec: replace(spec, dtype=spec.dtype or default), inputs)
-
-
-def with_default_dtypes(specs: Any, inputs: Any, params: list[Array]) -> Any:
-    """Returns the `Spec`s of memories or statics (values that each sequence has once) with a dtype each,
-    where the user may have left it out.
-
-    The default is the floating dtype of the inputs and the parameters.
-
-    specs: the `Spec`s of the memories or statics, in their structure.
-    inputs: the `Spec`s of the inputs.
-    params: the arrays of the parameters.
-    """
-    default = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *params))
-    return transform(lambda spec: replace(spec, dtype=spec.dtype or default), specs)
-
-
-def no_sequences(spec: Spec) -> Ragged:
-    """Returns a Ragged without sequences of these features and levels of nested sequences, to trace a model
-    without data.
-
-    >>> no_sequences(Spec(3, "float32"))
-    Ragged(0 sequences, 3 features, float32)
-    """
-    return Ragged.from_list([], spec.dtype, spec.shape, 1 + spec.levels)
-
-
-def no_static(spec: Spec) -> Any:
-    """Returns a static (a value that each sequence has once) for a batch of no sequences, to trace with: a
-    Ragged if the static is a sequence, else an array without rows.
-    """
-    if spec.axis:
-        return Ragged.from_list([], spec.dtype, spec.shape)
-    return np.zeros((0, *spec.shape), spec.dtype)

@@ -5,9 +5,9 @@ from typing import Any
 from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.structure import leaves, transform
 from stepnet.errors import named
-from stepnet.model.batch import no_sequences, no_static
 from stepnet.model.layers import Layer, LayerPrograms, LayersProgram
 from stepnet.model.recurrence import RNN
+from stepnet.model.specs import no_sequences, no_static
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:

@@ -19,11 +19,12 @@ from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import transform
 from stepnet.errors import InputError, named
-from stepnet.model.batch import is_zeros, no_sequences
 from stepnet.model.combination import Combination
+from stepnet.model.initial import is_zeros
 from stepnet.model.layers import Combined, Layer, LayerPrograms, recurrences_of
 from stepnet.model.merge import checked_merge, merged
 from stepnet.model.recurrence import RNN
+from stepnet.model.specs import no_sequences
 
 if TYPE_CHECKING:
     from stepnet.model.program import StepProgram

@@ -24,20 +24,15 @@ from stepnet.compiler.values.arguments import (
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.structure import leaves, skeleton, titled_leaves
 from stepnet.errors import ArgumentError, InputError
-from stepnet.model.batch import (
-    Batch,
-    Statics,
-    arranged_as,
-    check_inputs,
-    initial_arrays,
-    with_default_dtypes,
-    with_dtypes,
-)
+from stepnet.model.batch import Batch
 from stepnet.model.control import MASKED, Control, Controls, Until
+from stepnet.model.initial import initial_arrays
 from stepnet.model.model import Model
 from stepnet.model.program import StepProgram, own_parameters
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
+from stepnet.model.specs import arranged_as, check_inputs, with_dtypes
+from stepnet.model.statics import Statics
 
 MOST_UNROLLED = 64
 UNKNOWN_INPUTS = "the inputs are not known yet: call the RNN once, or make it with inputs="
@@ -228,7 +223,7 @@ class Declared(Model):
             values.
             """
             memory, static_specs = (
-                with_default_dtypes(part, inputs, leaves(self.params)) for part in (self.memory, statics)
+                with_dtypes(part, leaves(self.params), inputs) for part in (self.memory, statics)
             )
             with paused_collector():
                 traced = traced_step(self.step, inputs, memory, static_specs, self.params)

@@ -24,14 +24,17 @@ from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, titled_leaves, transform
 from stepnet.errors import InputError, named
-from stepnet.model.batch import Batch, Statics, check_inputs, initial_arrays
+from stepnet.model.batch import Batch
 from stepnet.model.control import Control
 from stepnet.model.declared import check_masked
+from stepnet.model.initial import initial_arrays
 from stepnet.model.model import Declaration, Model
 from stepnet.model.program import Program, StepProgram
 from stepnet.model.programs import Programs
 from stepnet.model.reading import NO_LAST, Reading, call_of
 from stepnet.model.recurrence import RNN
+from stepnet.model.specs import check_inputs
+from stepnet.model.statics import Statics
 
 Array = np.ndarray
 

@@ -24,12 +24,12 @@ from stepnet.compiler.values.arguments import advised, file_path, flag, short_re
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, named_leaves, transform
 from stepnet.errors import InputError
-from stepnet.model.batch import no_sequences, no_static, with_default_dtypes, with_dtypes
 from stepnet.model.control import MEANT, MEANT_OF_STREAMS, Controls, UncheckedCall
 from stepnet.model.forms import FormedCall
 from stepnet.model.jax_arrays import called_on_arrays, has_device_arrays, has_jax_arrays
 from stepnet.model.program import REPLACED, Asked, Program, same_parameters
 from stepnet.model.reading import Reading
+from stepnet.model.specs import no_sequences, no_static, with_dtypes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +94,7 @@ class Declaration(NamedTuple):
             return self
         arrays = leaves(self.params)
         inputs = with_dtypes(self.inputs, arrays)
-        return Declaration(inputs, with_default_dtypes(self.statics, inputs, arrays), self.params)
+        return Declaration(inputs, with_dtypes(self.statics, arrays, inputs), self.params)
 
 
 class Model(ABC):

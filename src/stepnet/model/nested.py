@@ -32,9 +32,9 @@ from stepnet.compiler.values.structure import (
     titled_leaves,
     transform,
 )
-from stepnet.model.batch import ZEROS
 from stepnet.model.control import Control
 from stepnet.model.declared import Declared
+from stepnet.model.initial import ZEROS
 from stepnet.model.reading import NO_LAST
 from stepnet.model.watch import as_watched
 

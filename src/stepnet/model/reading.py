@@ -12,11 +12,13 @@ from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, rebuild
 from stepnet.errors import IndexOutsideError, InputError
-from stepnet.model.batch import Batch, Statics, begun_steps
+from stepnet.model.batch import Batch
 from stepnet.model.control import mask_array, run_until
 from stepnet.model.forms import FormedCall
+from stepnet.model.initial import begun_steps
 from stepnet.model.program import Program
 from stepnet.model.programs import Calls
+from stepnet.model.statics import Statics
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 

@@ -12,16 +12,6 @@ from stepnet.importers.products import multiplied
 from stepnet.onnx.call import OnnxCall
 
 
-def group_norm(call: OnnxCall) -> Placed:
-    """Computes a GroupNormalization; before opset 21 scale and shift have a number per group."""
-    return channels_normalised(call, int(call.attributes.get("num_groups", 0)))
-
-
-def instance_norm(call: OnnxCall) -> Placed:
-    """Computes the result of an InstanceNormalization node: each channel is a group of its own."""
-    return channels_normalised(call, call.x.sizes[1])
-
-
 def channels_normalised(call: OnnxCall, groups: int) -> Placed:
     """Normalises the channels of a node's first operand to mean 0 and variance 1 group by group, over the
     steps of each sequence, then scales and shifts them by its further operands. groups: the number of groups.
@@ -47,16 +37,6 @@ def batch_norm(call: OnnxCall) -> Placed:
     scale, shift, mean, variance = (call.operand(index).array for index in range(1, 5))
     epsilon = float(call.attributes.get("epsilon", 1e-5))
     return reductions.batch_norm(call.x, 1, scale, shift, mean, variance, epsilon)
-
-
-def average_of_steps(call: OnnxCall) -> Placed:
-    """Computes the result of a GlobalAveragePool node: the mean of each channel."""
-    return over_places(call, "mean")
-
-
-def largest_of_steps(call: OnnxCall) -> Placed:
-    """Computes the result of a GlobalMaxPool node: the maximum of each channel."""
-    return over_places(call, "max")
 
 
 def over_places(call: OnnxCall, how: str) -> Placed:

@@ -10,23 +10,15 @@ import numpy as np
 from stepnet.errors import ModelError
 from stepnet.importers.quantizing import NARROW
 from stepnet.layout.files.onnx.file import opened
-from stepnet.layout.files.onnx.graph import (
-    DEPTH,
-    Constant,
-    GraphNode,
-    Key,
-    Output,
-    Walk,
-    find,
-)
+from stepnet.layout.files.onnx.graph import DEPTH, Constant, GraphNode, Key, Output, Walk, find
 from stepnet.layout.files.onnx.node import INPUTS
 from stepnet.layout.files.onnx.tensor import Proto, text
 from stepnet.layout.files.store import Store
-from stepnet.model.graph.array_model import (
+from stepnet.model.graph.array_model import ModelInput
+from stepnet.model.graph.axis_choice import (
     MOST_WAYS,
     REMEDY,
     Apart,
-    ModelInput,
     agreed,
     axes_of_sizes,
     check_names,

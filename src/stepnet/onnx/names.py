@@ -16,28 +16,21 @@ import numpy as np
 
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
-from stepnet.importers import padding, pointwise, reductions
+from stepnet.importers import padding, pointwise, reductions, selecting, shaping
 from stepnet.importers.axes import features_of, symbols_in
 from stepnet.importers.padding import Special
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.pointwise import OPERATORS
+from stepnet.importers.products import matmul
 from stepnet.onnx import quantized, sequences
 from stepnet.onnx.attention import attention
 from stepnet.onnx.branches import branch
 from stepnet.onnx.call import OnnxCall, Rule
-from stepnet.onnx.channels import (
-    average_of_steps,
-    batch_norm,
-    einsummed,
-    group_norm,
-    instance_norm,
-    largest_of_steps,
-    layer_norm,
-)
+from stepnet.onnx.channels import batch_norm, channels_normalised, einsummed, layer_norm, over_places
 from stepnet.onnx.convolving import average_pool, conv, conv_transpose, max_pool
 from stepnet.onnx.loops import loop
 from stepnet.onnx.orders import no_sort, product_of_sizes
-from stepnet.onnx.products import activated, fused_matmul, gemm, matrix_product
+from stepnet.onnx.products import activated, fused_matmul, gemm
 from stepnet.onnx.recurrent import recurrence
 from stepnet.onnx.scans import scan
 from stepnet.onnx.shapes import (
@@ -46,17 +39,11 @@ from stepnet.onnx.shapes import (
     constant_of_shape,
     expand,
     flatten,
-    gather,
     pad,
-    range_,
     reshape,
-    shape,
     size,
     slice_,
     split,
-    squeeze,
-    transpose,
-    unsqueeze,
 )
 
 DTYPES = {
@@ -113,16 +100,13 @@ def variadic(operator: str, counts: bool = False) -> OnnxOperator:
     return OnnxOperator(lambda call: pointwise.folded(operator, call.present), counts=counts)
 
 
-def of_operands(
-    function: Callable[..., Placed], count: int, fact: Special | None = None, counts: bool = False
-) -> OnnxOperator:
-    """Makes the entry of an operator without attributes in the table that says how ONNX's operators are
-    computed. function: computes its result from `count` operands.
+def of_operands(function: Callable[..., Placed], count: int, fact: Special | None = None) -> OnnxOperator:
+    """Makes the entry of an operator without attributes, which may compute with the number of steps, in the
+    table that says how ONNX's operators are computed. function: computes its result from `count` operands.
 
-    fact: computes what is known of the result in padding (after a sequence's end). counts: whether it may
-    compute with the number of steps.
+    fact: computes what is known of the result in padding (after a sequence's end).
     """
-    return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts)
+    return OnnxOperator(lambda call: function(*map(call.operand, range(count))), fact, counts=True)
 
 
 # ---- elementwise -------------------------------------------------------------------------------------------
@@ -150,11 +134,6 @@ def quick_gelu(call: OnnxCall) -> Placed:
     return pointwise.elementwise("multiply", call.x, inner)
 
 
-def clip(call: OnnxCall) -> Placed:
-    """Computes the result of a Clip node: a value limited to two bounds, each of which may be missing."""
-    return pointwise.clip(call.x, call.number(1, "min"), call.number(2, "max"))
-
-
 def cast(call: OnnxCall) -> Placed:
     """Computes the result of a Cast node. Numbers cast to float16 or bfloat16 are rounded to these, but
     stored as float32. Raises `ModelError` for a type that is not supported.
@@ -163,11 +142,6 @@ def cast(call: OnnxCall) -> Placed:
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
     return pointwise.cast(call.x, DTYPES[number], HALVES.get(number, ""))
-
-
-def cast_like(call: OnnxCall) -> Placed:
-    """Computes the result of a CastLike node: the first operand in the dtype of the second."""
-    return pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)
 
 
 def modulo(call: OnnxCall) -> Placed:
@@ -264,9 +238,9 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Attention": OnnxOperator(attention),
     "BatchNormalization": OnnxOperator(batch_norm),
     "Cast": OnnxOperator(cast, padding.converted),
-    "CastLike": OnnxOperator(cast_like),
+    "CastLike": OnnxOperator(lambda call: pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)),
     "Ceil": elementwise("ceil"),
-    "Clip": OnnxOperator(clip),
+    "Clip": OnnxOperator(lambda call: pointwise.clip(call.x, call.number(1, "min"), call.number(2, "max"))),
     "Concat": OnnxOperator(concat),
     "Constant": OnnxOperator(constant_),
     "ConstantOfShape": OnnxOperator(constant_of_shape),
@@ -288,16 +262,18 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Flatten": OnnxOperator(flatten, padding.moved),
     "Floor": elementwise("floor"),
     "GRU": OnnxOperator(recurrence),
-    "Gather": OnnxOperator(gather),
+    "Gather": OnnxOperator(lambda call: selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)),
     "Gelu": OnnxOperator(gelu),
     "Gemm": OnnxOperator(gemm),
     "Greater": elementwise("greater"),
     "GreaterOrEqual": elementwise("greater_equal"),
-    "GroupNormalization": OnnxOperator(group_norm),
+    "GroupNormalization": OnnxOperator(
+        lambda call: channels_normalised(call, int(call.attributes.get("num_groups", 0)))
+    ),
     "HardSigmoid": elementwise("hard_sigmoid", alpha=0.2, beta=0.5),
     "HardSwish": elementwise("hard_swish"),
     "Identity": OnnxOperator(lambda call: call.x),
-    "InstanceNormalization": OnnxOperator(instance_norm),
+    "InstanceNormalization": OnnxOperator(lambda call: channels_normalised(call, call.x.sizes[1])),
     "LSTM": OnnxOperator(recurrence),
     "LayerNormalization": OnnxOperator(layer_norm),
     "LeakyRelu": elementwise("leaky_relu", alpha=0.01),
@@ -306,7 +282,7 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Log": elementwise("log"),
     "LogSoftmax": over_axis(reductions.log_softmax),
     "Loop": OnnxOperator(loop),
-    "MatMul": OnnxOperator(matrix_product),
+    "MatMul": OnnxOperator(lambda call: matmul(call.operand(0), call.operand(1), call.padded)),
     "Max": variadic("maximum", counts=True),
     "Mean": OnnxOperator(lambda call: pointwise.mean(*call.present)),
     "Min": variadic("minimum", counts=True),
@@ -317,15 +293,17 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Or": elementwise("logical_or"),
     "PRelu": elementwise("leaky_relu"),
     "Pad": OnnxOperator(pad),
-    "Pow": of_operands(pointwise.power, 2, counts=True),
+    "Pow": of_operands(pointwise.power, 2),
     "RNN": OnnxOperator(recurrence),
-    "Range": OnnxOperator(range_),
+    "Range": OnnxOperator(
+        lambda call: shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
+    ),
     "Reciprocal": elementwise("reciprocal"),
     "ReduceProd": OnnxOperator(product_of_sizes),
     "ScatterElements": OnnxOperator(no_sort),
     "TopK": OnnxOperator(no_sort),
-    "GlobalAveragePool": OnnxOperator(average_of_steps),
-    "GlobalMaxPool": OnnxOperator(largest_of_steps),
+    "GlobalAveragePool": OnnxOperator(lambda call: over_places(call, "mean")),
+    "GlobalMaxPool": OnnxOperator(lambda call: over_places(call, "max")),
     "ReduceMax": reduction("max"),
     "ReduceMean": reduction("mean"),
     "ReduceMin": reduction("min"),
@@ -336,11 +314,15 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Scan": OnnxOperator(scan),
     "ConcatFromSequence": OnnxOperator(sequences.concat_from_sequence),
     "SequenceAt": OnnxOperator(sequences.sequence_at),
-    "SequenceConstruct": OnnxOperator(sequences.sequence_construct),
-    "SequenceEmpty": OnnxOperator(sequences.sequence_empty),
+    "SequenceConstruct": OnnxOperator(lambda call: sequences.list_of(call.present)),
+    "SequenceEmpty": OnnxOperator(lambda call: sequences.list_of()),
     "SequenceInsert": OnnxOperator(sequences.sequence_insert),
     "Selu": elementwise("selu", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
-    "Shape": OnnxOperator(shape),
+    "Shape": OnnxOperator(
+        lambda call: shaping.shape_of_axes(
+            call.x, call.attributes.get("start", 0), call.attributes.get("end")
+        )
+    ),
     "Sigmoid": elementwise("sigmoid"),
     "Sign": elementwise("sign"),
     "Sin": elementwise("sin"),
@@ -352,15 +334,20 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Softsign": elementwise("softsign"),
     "Split": OnnxOperator(split),
     "Sqrt": elementwise("sqrt"),
-    "Squeeze": OnnxOperator(squeeze, padding.moved),
+    "Squeeze": OnnxOperator(lambda call: shaping.squeeze(call.x, call.integers(1, "axes")), padding.moved),
     "Sub": elementwise("subtract"),
     "Sum": variadic("add"),
     "Tan": elementwise("tan"),
     "Tanh": elementwise("tanh"),
     "ThresholdedRelu": elementwise("thresholded_relu", alpha=1.0),
-    "Transpose": OnnxOperator(transpose, padding.moved),
-    "Unsqueeze": OnnxOperator(unsqueeze, padding.moved),
-    "Where": of_operands(pointwise.where, 3, padding.chosen, counts=True),
+    "Transpose": OnnxOperator(
+        lambda call: shaping.transpose(call.x, call.attributes.get("perm", range(len(call.x.axes))[::-1])),
+        padding.moved,
+    ),
+    "Unsqueeze": OnnxOperator(
+        lambda call: shaping.unsqueeze(call.x, call.integers(1, "axes") or []), padding.moved
+    ),
+    "Where": of_operands(pointwise.where, 3, padding.chosen),
     "Xor": elementwise("logical_xor"),
 }
 """The rows of all supported operators of ONNX, by name."""

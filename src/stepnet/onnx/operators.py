@@ -182,11 +182,6 @@ def power(call: WrittenOperation) -> OnnxValue:
     return call.result("Pow", *call.joint(dtype), np.asarray(call.attribute("exponent"), dtype))
 
 
-def cast(call: WrittenOperation) -> OnnxValue:
-    """Writes the operand in the dtype of the result as ONNX's Cast."""
-    return call.scope.typed(call.x, call.type.dtype)
-
-
 # ---- features moved ---------------------------------------------------------------------------------------
 
 
@@ -202,11 +197,6 @@ def slice_(call: WrittenOperation) -> OnnxValue:
     axes, starts, stops, steps = np.array(parts, np.int64).T
     stops = np.where(stops < 0, LEAST, stops)
     return call.result("Slice", call.x, starts, stops, axes + call.x.lead, steps)
-
-
-def reshape(call: WrittenOperation) -> OnnxValue:
-    """Writes the operand with its features in another shape as ONNX's Reshape."""
-    return call.scope.shaped(call.x, call.type.shape)
 
 
 def transpose(call: WrittenOperation) -> OnnxValue:
@@ -285,21 +275,6 @@ def cumprod(call: WrittenOperation) -> OnnxValue:
 # ---- products ----------------------------------------------------------------------------------------------
 
 
-def matmul(call: WrittenOperation) -> OnnxValue:
-    """Writes the matrix product with a parameter as ONNX's MatMul."""
-    return call.result("MatMul", *(call.scope.typed(value, call.type.dtype) for value in call.operands))
-
-
-def gather(call: WrittenOperation) -> OnnxValue:
-    """Writes the selection of rows of a parameter by index as ONNX's Gather."""
-    return call.result("Gather", *call.operands, axis=0)
-
-
-def same(call: WrittenOperation) -> OnnxValue:
-    """Returns the operand; it is the rule of operations that need no node in ONNX, such as "detach"."""
-    return call.x
-
-
 OPERATORS: Mapping[str, Rule] = {
     "add": arithmetic("Add"),
     "subtract": arithmetic("Sub"),
@@ -341,10 +316,10 @@ OPERATORS: Mapping[str, Rule] = {
     "sigmoid": arithmetic("Sigmoid"),
     "erf": but_float64("Erf"),
     "power": power,
-    "cast": cast,
-    "detach": same,
+    "cast": lambda call: call.scope.typed(call.x, call.type.dtype),
+    "detach": lambda call: call.x,
     "slice": slice_,
-    "reshape": reshape,
+    "reshape": lambda call: call.scope.shaped(call.x, call.type.shape),
     "transpose": transpose,
     "broadcast": broadcast,
     "take": take,
@@ -355,7 +330,9 @@ OPERATORS: Mapping[str, Rule] = {
     "argmax": argmax,
     "cumsum": cumsum,
     "cumprod": cumprod,
-    "matmul": matmul,
-    "gather": gather,
+    "matmul": lambda call: call.result(
+        "MatMul", *(call.scope.typed(value, call.type.dtype) for value in call.operands)
+    ),
+    "gather": lambda call: call.result("Gather", *call.operands, axis=0),
 }
 """The rule of each operation. Operations that change the extent of a value are in `extents.py`."""

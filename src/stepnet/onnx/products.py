@@ -13,11 +13,6 @@ from stepnet.layout.files.onnx.node import FUNCTIONS
 from stepnet.onnx.call import OnnxCall, Rule
 
 
-def matrix_product(call: OnnxCall) -> Placed:
-    """Computes the result of a MatMul node: the product of two operands as matrices."""
-    return matmul(call.operand(0), call.operand(1), call.padded)
-
-
 def gemm(call: OnnxCall) -> Placed:
     """Computes a Gemm: alpha A B + beta C, perhaps without C; a transposed matrix is constant."""
     a, b, c = call.operand(0), call.operand(1), call.optional(2)

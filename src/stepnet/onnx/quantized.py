@@ -129,19 +129,17 @@ def qlinear_matmul(call: OnnxCall) -> Placed:
     """Computes QLinearMatMul: an integer matrix product, scaled back to 8-bit integers."""
     b, b_scaling = call.operand(3), scaling_of(call, 4)
     made = whole_product(call.x, b, (call.optional(2), b_scaling.zero), call.padded)
-    return requantized(call, made, b_scaling.scale, 6, -1)
+    return requantized(call, made, b_scaling.scale, -1)
 
 
-def requantized(call: OnnxCall, made: Placed, right: Placed, index: int, axis: int) -> Placed:
-    """Quantizes sums of products of whole numbers again, by the scales of both factors and of the result.
-
-    right: the scale of the second factor, along `axis` of the result. index: the index of the operand that is
-    the scale of the result.
+def requantized(call: OnnxCall, made: Placed, right: Placed, axis: int) -> Placed:
+    """Quantizes sums of products of whole numbers again, by the scales of both factors (operand 1, and
+    `right` along `axis` of the result) and of the result (operand 6).
     """
-    scales = [one_number(call.operand(at)).array for at in (1, index)]
+    scales = [one_number(call.operand(at)).array for at in (1, 6)]
     with np.errstate(all="ignore"):
         factor = constant(np.float32(scales[0] * right.array / scales[1]))
-    zero = call.operand(index + 1)
+    zero = call.operand(7)
     numbers = in_dtype(made, "float32")
     product = pointwise.elementwise("multiply", numbers, along_axis(factor, numbers, axis))
     return limited(product, one_number(zero), dtype_of_zero(zero))
@@ -157,7 +155,7 @@ def qlinear_conv(call: OnnxCall) -> Placed:
     made = whole_convolution(call, call.operand(3), call.operand(2), call.operand(5))
     if (bias := call.optional(8)) is not None:
         made = pointwise.elementwise("add", made, constant(bias.array.astype("int32").reshape(-1, 1)))
-    return requantized(call, made, call.operand(4), 6, 1)
+    return requantized(call, made, call.operand(4), 1)
 
 
 def whole_convolution(

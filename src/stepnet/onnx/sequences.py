@@ -56,16 +56,6 @@ def appended(after: Placed) -> Placed:
     return entries[0]
 
 
-def sequence_empty(call: OnnxCall) -> Placed:
-    """Computes the result of a SequenceEmpty node: a list without entries."""
-    return list_of()
-
-
-def sequence_construct(call: OnnxCall) -> Placed:
-    """Computes the result of a SequenceConstruct node: a list of its operands."""
-    return list_of(call.present)
-
-
 def sequence_insert(call: OnnxCall) -> Placed:
     """Computes a SequenceInsert at the end of a list; raises `ModelError` for other positions."""
     own, position = listed(call.x), call.optional(2)

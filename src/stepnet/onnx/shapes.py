@@ -21,29 +21,9 @@ FIXED_INSIDE = (
 )
 
 
-def shape(call: OnnxCall) -> Placed:
-    """Computes the result of a Shape node: the sizes of the operand's axes, which may be symbolic."""
-    return shaping.shape_of_axes(call.x, call.attributes.get("start", 0), call.attributes.get("end"))
-
-
 def size(call: OnnxCall) -> Placed:
     """Computes the result of a Size node: the number of elements of the operand, which may be symbolic."""
     return constant(shaping.sizes_array([product(call.x.sizes)]).reshape(()))
-
-
-def transpose(call: OnnxCall) -> Placed:
-    """Computes the result of a Transpose node: the axes in another order, by default reversed."""
-    return shaping.transpose(call.x, call.attributes.get("perm", range(len(call.x.axes))[::-1]))
-
-
-def unsqueeze(call: OnnxCall) -> Placed:
-    """Computes the result of an Unsqueeze node: the operand with added axes of size one."""
-    return shaping.unsqueeze(call.x, call.integers(1, "axes") or [])
-
-
-def squeeze(call: OnnxCall) -> Placed:
-    """Computes the result of a Squeeze node: the operand without axes of size one."""
-    return shaping.squeeze(call.x, call.integers(1, "axes"))
 
 
 def sizes(call: OnnxCall, index: int) -> list[Any]:
@@ -78,11 +58,6 @@ def constant_of_shape(call: OnnxCall) -> Placed:
     """Computes the result of a ConstantOfShape node: an array filled with one number."""
     number = np.asarray(call.attributes.get("value", np.zeros(1, "float32"))).reshape(())
     return shaping.expand(constant(number), sizes(call, 0))
-
-
-def range_(call: OnnxCall) -> Placed:
-    """Computes the result of a Range node: numbers, or, up to the number of steps, the index of each step."""
-    return shaping.arange(call.operand(0), call.operand(1), call.operand(2), call.like)
 
 
 CONSTANTS = {
@@ -152,8 +127,3 @@ def slice_(call: OnnxCall) -> Placed:
     axes = call.integers(3, "axes", list(range(len(starts)))) or []
     steps = call.integers(4, "steps", [1] * len(starts)) or []
     return selecting.slices(x, starts, ends, axes, steps, call.padded)
-
-
-def gather(call: OnnxCall) -> Placed:
-    """Computes the result of a Gather node: the elements at indices along an axis."""
-    return selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)

@@ -10,15 +10,7 @@
 from collections.abc import Sequence
 
 from stepnet.importers.axes import Axes
-from stepnet.importers.example_steps import (
-    NumberRules,
-    of_copies,
-    of_ends,
-    of_reshape,
-    of_slices,
-    stated_steps,
-    written,
-)
+from stepnet.importers.example_steps import NumberRules, of_ends, of_slices, stated_steps, written
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.onnx.node import GATES
 from stepnet.onnx.call import OnnxCall
@@ -69,21 +61,15 @@ def of_pad(call: OnnxCall, axes: Axes) -> list[float]:
 
 
 NUMBERS = NumberRules[OnnxCall](
-    settings=frozenset(SETTINGS),
-    layers=frozenset(LAYERS),
+    settings=SETTINGS,
+    layers=LAYERS,
     windows=dict.fromkeys(WINDOWED, kernel_of),
     attributes=ATTRIBUTES,
-    products=frozenset({"MatMul"}),
-    powers=frozenset({"Pow"}),
-    rules={
-        "Expand": lambda call, axes: of_copies(call.x, axes),
-        **dict.fromkeys(
-            ("Flatten", "Reshape", "Squeeze"),
-            lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x)),
-        ),
-        "Slice": of_slice,
-        "Pad": of_pad,
-    },
+    copies={"Expand"},
+    reshapes={"Flatten", "Reshape", "Squeeze"},
+    products={"MatMul"},
+    powers={"Pow"},
+    rules={"Slice": of_slice, "Pad": of_pad},
 )
 
 

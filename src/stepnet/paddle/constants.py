@@ -8,7 +8,7 @@ from stepnet.compiler.values.arguments import short_repr
 from stepnet.errors import ModelError
 from stepnet.importers.axes import TOKENS
 from stepnet.importers.placed import Placed, constant
-from stepnet.importers.shaping import expand, shape_of_axes
+from stepnet.importers.shaping import expand
 from stepnet.importers.sizes import product as joint
 from stepnet.layout.files.paddle.program import DTYPES, dtype_of
 from stepnet.paddle.call import PaddleCall
@@ -25,11 +25,6 @@ def dtype(stated: Any) -> Any:
     else:
         raise ModelError(f"its dtype is {short_repr(stated)}, which is not a dtype of numbers")
     return np.dtype(np.float32) if dtype_read.name in ("float16", "bfloat16") else dtype_read
-
-
-def shape(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's shape: the sizes of a value's axes, which may be symbolic."""
-    return shape_of_axes(call.operand("Input"))
 
 
 def fill_constant(call: PaddleCall) -> Placed:
@@ -61,11 +56,6 @@ def fill_like_batch(call: PaddleCall) -> Placed:
     if like.axes[source] == TOKENS or not 0 <= axis < len(target):
         raise ModelError("its result would have a value for each step, or its input has no such axis")
     return expand(filling(call), [*target[:axis], like.sizes[source], *target[axis + 1 :]])
-
-
-def full_int_array(call: PaddleCall) -> Placed:
-    """Computes Paddle's operator full_int_array: a constant of the whole numbers in its attribute."""
-    return constant(np.asarray(call.wholes("value"), np.int64))
 
 
 def assign_value(call: PaddleCall) -> Placed:

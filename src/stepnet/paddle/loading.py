@@ -11,9 +11,9 @@ from stepnet.layout.files.paddle import parameters, pir, protobuf
 from stepnet.layout.files.paddle.program import Array, PaddleProgram, Variable
 from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import Store
-from stepnet.model.graph.array_model import (
+from stepnet.model.graph.array_model import ModelInput
+from stepnet.model.graph.axis_choice import (
     Apart,
-    ModelInput,
     agreed,
     axes_of_sizes,
     check_names,

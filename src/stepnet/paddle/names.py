@@ -81,17 +81,7 @@ def along(operator: str) -> Rule:
     return lambda call: pointwise.elementwise(operator, *operands_along(call))
 
 
-def transpose(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator transpose2: the operand with its axes in another order."""
-    return shaping.transpose(call.operand(), call.wholes("axis"))
-
-
 # ---- products ----------------------------------------------------------------------------------------------
-
-
-def bmm(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator bmm: the product of two stacks of matrices X and Y."""
-    return matmul(call.operand(), call.operand("Y"), call.padded)
 
 
 def scaled_product(call: PaddleCall) -> Placed:
@@ -173,11 +163,6 @@ def cast(call: PaddleCall) -> Placed:
     return pointwise.cast(call.operand(), dtype(stated).name)
 
 
-def gelu(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator gelu, exactly or approximated by tanh."""
-    return pointwise.elementwise("gelu", call.operand(), numbers=[bool(call.attribute("approximate", False))])
-
-
 def clip(call: PaddleCall) -> Placed:
     """Computes Paddle's clip: the operand limited to two bounds, either of which may be left out."""
     bounds = [call.numbers(name, name.title()) for name in ("min", "max")]
@@ -191,16 +176,6 @@ def power(call: PaddleCall) -> Placed:
         raise ModelError("its factor is missing")
     exponent = np.asarray(factors[0], call.operand().value.dtype)
     return pointwise.power(call.operand(), constant(exponent))
-
-
-def power_along(call: PaddleCall) -> Placed:
-    """Computes elementwise_pow: X to the power of Y, broadcast from `axis` on."""
-    return pointwise.power(*operands_along(call))
-
-
-def where(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator where: a choice between two operands by a condition."""
-    return pointwise.where(*(call.operand(slot) for slot in ("Condition", "X", "Y")))
 
 
 def dropout(call: PaddleCall) -> Placed:
@@ -263,11 +238,6 @@ def arg_max(call: PaddleCall) -> Placed:
     return reductions.argmax(x, x.axis(axis), bool(call.attribute("keepdims", False)))
 
 
-def concat(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator concat: operands joined along an axis."""
-    return selecting.concatenate(call.operands_of("X"), call.whole("axis", "AxisTensor", 0))
-
-
 def stack(call: PaddleCall) -> dict[str, Placed]:
     """Computes Paddle's stack: operands joined along a new axis, as the output "Y"."""
     axis = int(call.attribute("axis", 0))
@@ -321,25 +291,10 @@ def axes_of(call: PaddleCall) -> list[int]:
     return call.wholes("axes", "AxesTensor", "AxesTensorList")
 
 
-def squeeze(call: PaddleCall) -> Placed:
-    """Computes Paddle's squeeze2: the operand without axes of length 1, by default all of them."""
-    return shaping.squeeze(call.operand(), axes_of(call) or None)
-
-
-def unsqueeze(call: PaddleCall) -> Placed:
-    """Computes the result of Paddle's operator unsqueeze2: the operand with new axes of length 1."""
-    return shaping.unsqueeze(call.operand(), axes_of(call))
-
-
 def expand_v2(call: PaddleCall) -> Placed:
     """Computes Paddle's expand_v2: the operand broadcast to a shape, in which -1 keeps a size."""
     target = call.numbers("shape", "Shape", "expand_shapes_tensor") or []
     return shaping.expand(call.operand(), [1 if is_number(size, -1) else size for size in target])
-
-
-def same(call: PaddleCall) -> Placed:
-    """Returns the operand X; it is the rule of operators that compute nothing, such as assign."""
-    return call.operand()
 
 
 PADDLE: Mapping[str, Rule] = {
@@ -347,13 +302,13 @@ PADDLE: Mapping[str, Rule] = {
     **CONVOLVING,
     "abs": unary("absolute"),
     "arg_max": arg_max,
-    "assign": same,
+    "assign": lambda call: call.operand(),
     "assign_value": constants.assign_value,
-    "bmm": bmm,
+    "bmm": lambda call: matmul(call.operand(), call.operand("Y"), call.padded),
     "cast": cast,
     "ceil": unary("ceil"),
     "clip": clip,
-    "concat": concat,
+    "concat": lambda call: selecting.concatenate(call.operands_of("X"), call.whole("axis", "AxisTensor", 0)),
     "cos": unary("cos"),
     "dropout": dropout,
     "elementwise_add": along("add"),
@@ -361,7 +316,7 @@ PADDLE: Mapping[str, Rule] = {
     "elementwise_max": along("maximum"),
     "elementwise_min": along("minimum"),
     "elementwise_mul": along("multiply"),
-    "elementwise_pow": power_along,
+    "elementwise_pow": lambda call: pointwise.power(*operands_along(call)),
     "elementwise_sub": along("subtract"),
     "elu": unary("elu", alpha=1.0),
     "equal": pair("equal"),
@@ -374,8 +329,10 @@ PADDLE: Mapping[str, Rule] = {
     "flatten": flatten,
     "flatten_contiguous_range": flatten,
     "floor": unary("floor"),
-    "full_int_array": constants.full_int_array,
-    "gelu": gelu,
+    "full_int_array": lambda call: constant(np.asarray(call.wholes("value"), np.int64)),
+    "gelu": lambda call: pointwise.elementwise(
+        "gelu", call.operand(), numbers=[bool(call.attribute("approximate", False))]
+    ),
     "greater_equal": pair("greater_equal"),
     "greater_than": pair("greater"),
     "hard_sigmoid": unary("hard_sigmoid", slope=0.2, offset=0.5),
@@ -408,7 +365,7 @@ PADDLE: Mapping[str, Rule] = {
     "sequence_expand": sequences.sequence_expand,
     "sequence_pool": sequences.sequence_pool,
     "sequence_softmax": sequences.sequence_softmax,
-    "shape": constants.shape,
+    "shape": lambda call: shaping.shape_of_axes(call.operand("Input")),
     "sigmoid": unary("sigmoid"),
     "silu": unary("silu"),
     "sin": unary("sin"),
@@ -419,12 +376,12 @@ PADDLE: Mapping[str, Rule] = {
     "split": split,
     "sqrt": unary("sqrt"),
     "square": unary("square"),
-    "squeeze2": squeeze,
+    "squeeze2": lambda call: shaping.squeeze(call.operand(), axes_of(call) or None),
     "stack": stack,
     "swish": fixed("silu", beta=1.0),
     "tanh": unary("tanh"),
-    "transpose2": transpose,
-    "unsqueeze2": unsqueeze,
-    "where": where,
+    "transpose2": lambda call: shaping.transpose(call.operand(), call.wholes("axis")),
+    "unsqueeze2": lambda call: shaping.unsqueeze(call.operand(), axes_of(call)),
+    "where": lambda call: pointwise.where(*(call.operand(slot) for slot in ("Condition", "X", "Y"))),
 }
 """The rule of each supported operator of Paddle: its result, or its results by slot."""

@@ -39,16 +39,6 @@ LAYERS = {
 """The operators whose constants are weights if their elements differ."""
 
 
-def kernel_of(call: PaddleCall) -> list[tuple[int, int]]:
-    """Returns the axes that the kernel of a convolution goes over, and its sizes."""
-    return [*enumerate(call.operand("Filter").features[2:], 2)]
-
-
-def pooled(call: PaddleCall) -> list[tuple[int, int]]:
-    """Returns the axes that the windows of a pooling go over, and their sizes."""
-    return [*enumerate(numbers_per_place(call, "ksize", 1, "KSize"), 2)]
-
-
 def of_filled(call: PaddleCall, axes: Axes) -> list[float]:
     """Returns the number with which an operation fills a value for each sequence, and of how many features,
     unless it is 0: an initial state has zeros, as many as its layer says.
@@ -77,9 +67,14 @@ def of_pad(call: PaddleCall, axes: Axes) -> list[float]:
 
 
 NUMBERS = NumberRules[PaddleCall](
-    settings=frozenset(SETTINGS),
-    layers=frozenset(LAYERS),
-    windows={"pool2d": pooled, **dict.fromkeys(("conv2d", "depthwise_conv2d"), kernel_of)},
+    settings=SETTINGS,
+    layers=LAYERS,
+    windows={
+        "pool2d": lambda call: enumerate(numbers_per_place(call, "ksize", 1, "KSize"), 2),
+        **dict.fromkeys(
+            ("conv2d", "depthwise_conv2d"), lambda call: enumerate(call.operand("Filter").features[2:], 2)
+        ),
+    },
     attributes={
         "brelu": ("t_min", "t_max"),
         "clip": ("min", "max"),
@@ -87,8 +82,8 @@ NUMBERS = NumberRules[PaddleCall](
         "pow": ("factor",),
         "scale": ("scale", "bias"),
     },
-    products=frozenset({"bmm", "fc", "matmul", "matmul_v2", "mul"}),
-    powers=frozenset({"elementwise_pow", "pow"}),
+    products={"bmm", "fc", "matmul", "matmul_v2", "mul"},
+    powers={"elementwise_pow", "pow"},
     rules={
         "concat": lambda call, axes: of_constants(call.operands_of("X")),
         "expand_v2": lambda call, axes: of_copies(call.operand(), axes),

@@ -73,10 +73,9 @@ to the GPU. Older versions of PyTorch have no such mark.
 OPERANDS = "str key, str form, Tensor[] place, int[]? wanted, Tensor[] inputs"
 
 
-def forward_of(key: str, number: int) -> DifferentiableLayers:
+def forward_of(number: int) -> DifferentiableLayers:
     """Returns the compiled step with which a forward pass ran, to run its backward pass.
 
-    key: the name of the module.
     number: the number of the step, which the forward pass returned.
 
     Raises `InputError` if the module no longer has this step: it keeps the latest few.
@@ -235,7 +234,7 @@ def recurrence_backward(
     *inputs, number = inputs if may_change(key) else (*inputs, None)
     if number is not None:
         check_saved([number], [((), torch.int64)])
-    runnable = runnable_of(key) if number is None else forward_of(key, int(number))
+    runnable = runnable_of(key) if number is None else forward_of(int(number))
     where = SequencePlaces.of_operator(form, place)
     net, passes = runnable.net, passes_of(runnable, wanted, engines_on(inputs[0].device, key))
     count, floats = len(net.inputs), len(net.floats)

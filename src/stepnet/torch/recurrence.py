@@ -150,7 +150,7 @@ class Recurrence(torch.nn.Module):
         known, known_statics = transform(with_numbers, (example, statics))
         with parameters_with_numbers(step):
             trace(step, known, statics=known_statics, reverse=reverse)  # raises errors about the step
-        check_example(step, example)
+        check_example(example)
         if isinstance(step, torch.nn.Module):
             self.cell, self.step = step, None
         else:
@@ -591,9 +591,9 @@ def tensors_of_argument(value: Any, example: Any, what: str) -> list[Any]:
     raise InputError(f"{f'{what} {name}'.strip()} is {described(leaf)}; it should be a tensor")
 
 
-def check_example(step: Any, example: Any) -> None:
+def check_example(example: Any) -> None:
     """Raises `InputError` unless an example's input is a tensor, and its parameters a dict of tensors.
-    example: (x, state), or (x, memory, params) for a function. The argument `step` is not read.
+    example: (x, state), or (x, memory, params) for a function.
     """
     if not isinstance(example[0], torch.Tensor):
         raise InputError(f"the input of a Recurrence is one tensor, not {described(example[0])}")

@@ -43,7 +43,7 @@ def steps_joined(call: ReplayedNode, x: Placed) -> Placed | None:
     count, steps = wide // width, call.replay.stated.get(str(x.axes[1][0]))
     if is_size(shape[1]) or steps != shape[1] * count:
         return None
-    made = join_steps(x, 1, count)
+    made = join_steps(x, count)
     return made.shaped((*made.axes[:2], (wide,)))
 
 

@@ -63,7 +63,7 @@ def on_features(call: ReplayedNode, entry: AtenOperation) -> Any:
         steps = along_steps(call, entry, operands[0], call.arguments[dims])
         if steps is not None:
             return steps
-    check_axes_kept(call, operands, axes)
+    check_axes_kept(operands, axes)
     translated = {} if dims is None or not operands else {dims: features(operands[0], call.arguments[dims])}
     if entry.folded:
         values = {name: aligned(call, value, axes[0]) for name, value in call.arguments.items()}
@@ -155,11 +155,11 @@ def scalar(call: ReplayedNode, number: SymbolicSize) -> Placed:
     return Placed(lengths if (factor, constant) == (1, 0) else lengths * factor + constant, ())
 
 
-def check_axes_kept(call: ReplayedNode, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
+def check_axes_kept(operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
     """Raises `StepError` if an operation on features would drop an axis of sequences or steps, or if its
     operands have different numbers of steps.
 
-    operands: the operands of the node `call`. axes: the axes of each result.
+    axes: the axes of each result.
     """
     times = {axis[0] for operand in operands for axis in operand.axes if is_time(axis)}
     if len(times) > 1:

@@ -67,16 +67,6 @@ def comparison(operator: str) -> AtenOperation:
     return AtenOperation(rule, folded=True)
 
 
-def bitwise(function: Callable[..., Any]) -> AtenOperation:
-    """Makes the `ATEN` table entry of a bitwise operation on integers or booleans. function: NumPy's."""
-
-    def rule(result: InferredResult, *values: Any) -> Any:
-        """Computes PyTorch's &, |, ^ or ~ in the dtype of its result."""
-        return function(*to(result.dtype, values))
-
-    return AtenOperation(rule, folded=True)
-
-
 def logical(operator: str) -> AtenOperation:
     """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of a logical operation.
 
@@ -90,22 +80,19 @@ def logical(operator: str) -> AtenOperation:
     return AtenOperation(rule, folded=True)
 
 
-def uncast(
-    function: Function, folded: bool = False, steps: Function | None = None, on_axes: Rule | None = None
-) -> AtenOperation:
+def uncast(function: Function, folded: bool = False, on_axes: Rule | None = None) -> AtenOperation:
     """Makes the `ATEN` table entry (how to compute an operation of PyTorch) of one whose operands are not
     cast.
 
-    function: computes it. folded: whether it is elementwise. steps: computes it along the steps of sequences;
-    None if that is refused.
-    on_axes: computes it from operands with named axes; where it returns None, `function` is called.
+    function: computes it. folded: whether it is elementwise. on_axes: computes it from operands with named
+    axes; where it returns None, `function` is called.
     """
 
     def rule(_: InferredResult, *values: Any, **options: Any) -> Any:
         """Calls the function without the inferred result, which it does not need."""
         return function(*values, **options)
 
-    return AtenOperation(rule, folded, steps, on_axes)
+    return AtenOperation(rule, folded, on_axes=on_axes)
 
 
 ATEN: Mapping[str, AtenOperation] = {
@@ -186,13 +173,13 @@ ATEN: Mapping[str, AtenOperation] = {
     "logical_or.default": logical("logical_or"),
     "logical_xor.default": logical("logical_xor"),
     "logical_not.default": logical("logical_not"),
-    "bitwise_and.Tensor": bitwise(np.bitwise_and),
-    "bitwise_and.Scalar": bitwise(np.bitwise_and),
-    "bitwise_or.Tensor": bitwise(np.bitwise_or),
-    "bitwise_or.Scalar": bitwise(np.bitwise_or),
-    "bitwise_xor.Tensor": bitwise(np.bitwise_xor),
-    "bitwise_xor.Scalar": bitwise(np.bitwise_xor),
-    "bitwise_not.default": bitwise(np.invert),
+    "bitwise_and.Tensor": pointwise(np.bitwise_and),
+    "bitwise_and.Scalar": pointwise(np.bitwise_and),
+    "bitwise_or.Tensor": pointwise(np.bitwise_or),
+    "bitwise_or.Scalar": pointwise(np.bitwise_or),
+    "bitwise_xor.Tensor": pointwise(np.bitwise_xor),
+    "bitwise_xor.Scalar": pointwise(np.bitwise_xor),
+    "bitwise_not.default": pointwise(np.invert),
     "_to_copy.default": AtenOperation(rules.cast, True, on_axes=axis_rules.unchanged_order),
     "copy.default": AtenOperation(places.copied),
     "clone.default": uncast(rules.itself, folded=True, on_axes=axis_rules.unchanged_order),

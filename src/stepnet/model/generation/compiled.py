@@ -20,13 +20,13 @@ from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.once import put_latest
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
-from stepnet.model.batch import initial_arrays
 from stepnet.model.compose import Layer
 from stepnet.model.control import next_piece
 from stepnet.model.generation.by_symbol import symbol_tables
 from stepnet.model.generation.decoder import Front, Writer
 from stepnet.model.generation.feedback import Chooses, feedback
 from stepnet.model.generation.feeds import Feed
+from stepnet.model.initial import initial_arrays
 from stepnet.model.layers import LayerArguments, leaves_of
 from stepnet.model.one_step import refusal
 from stepnet.model.program import Program, StepProgram

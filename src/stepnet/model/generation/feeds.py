@@ -13,9 +13,9 @@ from stepnet.compiler.values.dtypes import DTYPES
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError
-from stepnet.model.batch import with_dtypes
 from stepnet.model.layers import Combined
 from stepnet.model.model import Model
+from stepnet.model.specs import with_dtypes
 
 Array = np.ndarray
 

@@ -15,8 +15,8 @@ import numpy as np
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import FileError, InputError
-from stepnet.model.batch import MOST_BEGUN
 from stepnet.model.graph.programs import GraphProgram
+from stepnet.model.initial import MOST_BEGUN
 from stepnet.model.streams.chunk_model import ChunkModel
 from stepnet.model.streams.waiting import Kept, WaitingSteps
 

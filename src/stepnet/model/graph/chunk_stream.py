@@ -15,10 +15,12 @@ from stepnet.compiler.values.structure import leaves, rebuild, skeleton, titled_
 from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, InputError
 from stepnet.layout.files import safetensors
-from stepnet.model.batch import Batch, Statics, arranged_as
+from stepnet.model.batch import Batch
 from stepnet.model.forms import is_plain
 from stepnet.model.graph.chunk_rows import TAKEN, ChunkRows, arrays_of
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
+from stepnet.model.specs import arranged_as
+from stepnet.model.statics import Statics
 from stepnet.model.streams.beginning import copied
 from stepnet.model.streams.chunk_model import ChunkModel
 from stepnet.model.streams.chunk_parts import Chunk

@@ -17,16 +17,18 @@ from stepnet.compiler.values.dtypes import computed
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError, named
-from stepnet.model.batch import LENGTHS_ADVICE, Batch, Statics, is_lengths
+from stepnet.model.batch import LENGTHS_ADVICE, Batch
 from stepnet.model.control import Controls, UncheckedCall
 from stepnet.model.declared import check_masked
 from stepnet.model.forms import FormedCall
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms, has_steps, with_ends
 from stepnet.model.graph.traced_model import ModelFunction
+from stepnet.model.initial import is_lengths
 from stepnet.model.model import Declaration, Model
 from stepnet.model.own_steps import check_axes
 from stepnet.model.program import Asked, own_parameters, same_parameters
 from stepnet.model.reading import Reading
+from stepnet.model.statics import Statics
 
 if TYPE_CHECKING:
     from stepnet.model.graph.chunk_stream import ChunkStream

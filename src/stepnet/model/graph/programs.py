@@ -17,7 +17,7 @@ from stepnet.compiler.values.arguments import flag
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch, Statics, check_inputs, with_default_dtypes, with_dtypes
+from stepnet.model.batch import Batch
 from stepnet.model.forms import FormedCall
 from stepnet.model.graph.traced_model import ModelFunction, TracedModel, trace_model
 from stepnet.model.halves import in_half
@@ -25,6 +25,8 @@ from stepnet.model.nets import call_on
 from stepnet.model.program import Program
 from stepnet.model.programs import Programs
 from stepnet.model.reading import Reading, call_of
+from stepnet.model.specs import check_inputs, with_dtypes
+from stepnet.model.statics import Statics
 from stepnet.ragged import Ragged
 
 UNKNOWN_INPUTS = "the inputs are not known yet: call the graph once, or make it with inputs="
@@ -160,7 +162,7 @@ class GraphPrograms(Programs[GraphProgram]):
         self.steps = dict[Order, Any]()
         if inputs is not None:
             inputs = with_dtypes(inputs, leaves(params))
-            self.program_of(inputs, with_default_dtypes(statics, inputs, leaves(params)))
+            self.program_of(inputs, with_dtypes(statics, leaves(params), inputs))
 
     @property
     def program(self) -> GraphProgram:

@@ -17,12 +17,12 @@ from stepnet.compiler.trace.lines import NamingLine, code_of
 from stepnet.compiler.trace.step import declared
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.structure import leaves
-from stepnet.model.batch import Statics
 from stepnet.model.graph.programs import GraphProgram
 from stepnet.model.graph.trace import statics_argument
 from stepnet.model.graph.traced_model import ModelFunction, TracedModel
 from stepnet.model.reading import Reading
 from stepnet.model.scopes import Scopes
+from stepnet.model.statics import Statics
 from stepnet.model.watch import Names, joined_names, local_values, roles, watching
 from stepnet.ragged import Ragged
 

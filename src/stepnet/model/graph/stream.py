@@ -15,7 +15,7 @@ from stepnet.compiler.values.once import computed_once, entry_of
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, named_leaves, rebuild
 from stepnet.errors import InputError
-from stepnet.model.batch import Batch, Statics, arranged_as, check_inputs
+from stepnet.model.batch import Batch
 from stepnet.model.control import UncheckedCall
 from stepnet.model.gradients.arguments import without_control
 from stepnet.model.graph.programs import GraphProgram, GraphPrograms
@@ -23,6 +23,8 @@ from stepnet.model.nets import call_on
 from stepnet.model.program import Program, StepProgram
 from stepnet.model.reading import Reading
 from stepnet.model.recurrence import RNN
+from stepnet.model.specs import arranged_as, check_inputs
+from stepnet.model.statics import Statics
 from stepnet.model.streams.composed import check_engines, composed
 
 NO_MEMORY = Spec((), "bool")

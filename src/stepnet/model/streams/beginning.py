@@ -16,8 +16,11 @@ from stepnet.compiler.values.arguments import is_tensor
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves, rebuild, transform
 from stepnet.errors import InputError, named
-from stepnet.model.batch import Batch, Statics, check_inputs, checked_array, is_zeros, with_default_dtypes
+from stepnet.model.batch import Batch, checked_array
+from stepnet.model.initial import is_zeros
 from stepnet.model.jax_arrays import is_on_device
+from stepnet.model.specs import check_inputs, with_dtypes
+from stepnet.model.statics import Statics
 from stepnet.model.streams.called import CalledStep, in_sequences, step_inputs
 from stepnet.model.streams.layers import CalledRecurrence, Stepped
 from stepnet.model.streams.memories import Memories
@@ -122,7 +125,7 @@ def declared_memory(rnn: Stepped, pieces: Sequence[AddedRows], index: int) -> An
     if inputs is None:
         own = [leaf for piece in pieces for leaf in leaves(piece.initial[index])]
         given += [checked_array(leaf, "initial") for leaf in own if leaf is not None and not is_zeros(leaf)]
-    memories = Memories(with_default_dtypes(rnn.memory, () if inputs is None else inputs, given), 0)
+    memories = Memories(with_dtypes(rnn.memory, given, () if inputs is None else inputs), 0)
     parts = [memories.zeros(0)]
     for piece in pieces:
         arrays = memories.initial(piece.initial[index], piece.count, rnn.arguments[1])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.values.structure import leaves, rebuild
-from stepnet.model.batch import initial_arrays
+from stepnet.model.initial import initial_arrays
 from stepnet.model.streams.moment import Moment
 
 Array = np.ndarray

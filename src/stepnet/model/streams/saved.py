@@ -29,7 +29,7 @@ from stepnet.compiler.values.version import __version__
 from stepnet.errors import FileError, StepnetError, named
 from stepnet.layout.files import jsons, safetensors
 from stepnet.layout.files.store import Store
-from stepnet.model.batch import MOST_BEGUN
+from stepnet.model.initial import MOST_BEGUN
 from stepnet.model.streams.beginning import LayerStep, New, kind_for
 from stepnet.model.streams.layers import Names, Stepped
 from stepnet.model.streams.memories import has_only_zeros

@@ -6,7 +6,8 @@ import numpy as np
 
 from stepnet.compiler.values.structure import arranged, leaves, named_leaves, rebuild, skeleton
 from stepnet.errors import InputError
-from stepnet.model.batch import Statics, checked_array
+from stepnet.model.batch import checked_array
+from stepnet.model.statics import Statics
 from stepnet.ragged import Ragged
 
 Array = np.ndarray

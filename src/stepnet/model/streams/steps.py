@@ -10,7 +10,7 @@ from stepnet.compiler.targets import Order
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves
 from stepnet.errors import InputError, StepnetError, named
-from stepnet.model.batch import Statics
+from stepnet.model.statics import Statics
 from stepnet.model.streams.beginning import (
     AddedRows,
     LayerStep,

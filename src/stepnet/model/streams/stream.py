@@ -11,8 +11,8 @@ from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.values.arguments import checked_integer, file_path, flag, unknown_argument
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.errors import InputError
-from stepnet.model.batch import begun_steps
 from stepnet.model.control import MEANT_OF_STREAMS
+from stepnet.model.initial import begun_steps
 from stepnet.model.program import Asked
 from stepnet.model.streams.beginning import (
     ZEROS,

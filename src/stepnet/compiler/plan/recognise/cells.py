@@ -166,7 +166,7 @@ def match_lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
     for others. algebra: makes polynomials. h, c: both memories and their next values, as polynomials.
     """
     projection_clip, output = unclipped(h.after)
-    projection, output = unprojected(algebra, output)
+    projection, output = unprojected(output)
     o, output_activation = output_gate(output, c.after)
     cell_clip, cell = unclipped(c.after)
     f, rest = forget_gate(cell, c)
@@ -198,7 +198,7 @@ def match_lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
     return CellMatch(match.semantics, match.gates, projection)
 
 
-def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matrix] | None, Polynomial]:
+def unprojected(output: Polynomial) -> tuple[tuple[float, Matrix] | None, Polynomial]:
     """Splits the output of an LSTM into its projection, None without one, and the output before it."""
     products = [monomial[0].what for monomial, _ in output.terms if len(monomial) == 1]
     matrices = {product.matrix for product in products if isinstance(product, Product)}

@@ -1,13 +1,13 @@
 """The instructions of frame programs as expressions of C99, without undefined behaviour."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from stepnet.compiler.net.text import INFIX
 from stepnet.compiler.targets.frame.halves import HALVES
-from stepnet.compiler.targets.frame.program import Instruction, Routine, StridedView
+from stepnet.compiler.targets.frame.program import Instruction, StridedView
 from stepnet.compiler.targets.frame.routines import DTYPES
 from stepnet.compiler.values import c_names
 
@@ -110,9 +110,7 @@ def converted(text: str, source: str, target: str) -> str:
     return f"({C_TYPES[target]}){text}"
 
 
-def statements(
-    body: Sequence[Instruction], given: Sequence[tuple[str, str]], routines: Mapping[str, Routine]
-) -> tuple[list[str], list[str]]:
+def statements(body: Sequence[Instruction], given: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
     """Returns the statements of instructions and the text of registers, from those `given`."""
     texts, dtypes, lines = [text for text, _ in given], [dtype for _, dtype in given], list[str]()
     unsigned = dict[int, str]()

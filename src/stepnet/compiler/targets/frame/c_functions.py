@@ -56,7 +56,7 @@ def routine_lines(routine: Routine) -> list[str]:
     """Returns the function of a routine."""
     parameters = [f"{C_TYPES[dtype]} r{number}" for number, dtype in enumerate(routine.parameters)]
     given = [(f"r{number}", dtype) for number, dtype in enumerate(routine.parameters)]
-    lines, texts = statements(routine.body, given, {})
+    lines, texts = statements(routine.body, given)
     head = f"static inline {C_TYPES[routine.dtype]} {routine.name}({', '.join(parameters)})"
     return [head, "{", *indented([*lines, f"return {texts[routine.result]};"]), "}"]
 

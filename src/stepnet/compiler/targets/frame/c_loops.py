@@ -66,7 +66,7 @@ def pointwise_lines(program: FrameProgram, loop: PointwiseLoop) -> list[str]:
         dtype = program.by_name[view.buffer].dtype
         lines.append(f"const {C_TYPES[dtype]} r{number} = {loaded(view, indices, dtype)};")
         given.append((f"r{number}", dtype))
-    computed, texts = statements(loop.body, given, program.routine)
+    computed, texts = statements(loop.body, given)
     lines += computed
     for view, register in loop.writes:
         lines.append(stored(view, indices, program.by_name[view.buffer].dtype, texts[register]))

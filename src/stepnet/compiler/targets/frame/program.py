@@ -24,12 +24,7 @@ import numpy as np
 
 from stepnet.compiler.targets.frame.arrays import FrameBuffer, StridedView, comment
 from stepnet.compiler.targets.frame.product_loops import BLOCK, ProductLoop, SparseProductLoop
-from stepnet.compiler.targets.frame.routines import (
-    Instruction,
-    Routine,
-    body_lines,
-    check_instructions,
-)
+from stepnet.compiler.targets.frame.routines import Instruction, Routine, body_lines, check_instructions
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import NetError
 
@@ -59,7 +54,7 @@ class PointwiseLoop:
         """Writes the loop as text, with a line for each view and instruction."""
         lines = [f"for {' x '.join(map(str, self.shape)) or '1'}:{comment(self.about)}"]
         lines += [f"  %{place} = {view}" for place, view in enumerate(self.reads)]
-        lines += body_lines(self.body, len(self.reads), "  ")
+        lines += body_lines(self.body, len(self.reads))
         return "\n".join([*lines, *(f"  {view} = %{register}" for view, register in self.writes)])
 
     @property

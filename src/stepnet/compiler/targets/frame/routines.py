@@ -102,7 +102,7 @@ class Routine:
     def __str__(self) -> str:
         """Writes the routine as text, with a line for each instruction."""
         given = ", ".join(f"%{place}: {dtype}" for place, dtype in enumerate(self.parameters))
-        lines = [f"routine {self.name}({given})", *body_lines(self.body, len(self.parameters), "  ")]
+        lines = [f"routine {self.name}({given})", *body_lines(self.body, len(self.parameters))]
         return "\n".join([*lines, f"  return %{self.result}"])
 
     @property
@@ -136,6 +136,6 @@ def check_instructions(
         raise NetError(f"{what}: a result is no register")
 
 
-def body_lines(body: Sequence[Instruction], first: int, indent: str) -> list[str]:
+def body_lines(body: Sequence[Instruction], first: int) -> list[str]:
     """Writes instructions as lines of text. first: the number of the first one's register."""
-    return [f"{indent}%{place} = {each}" for place, each in enumerate(body, first)]
+    return [f"  %{place} = {each}" for place, each in enumerate(body, first)]

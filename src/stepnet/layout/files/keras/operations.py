@@ -90,16 +90,6 @@ def reshape_all(call: KerasCall) -> Placed:
     return shaping.reshape(call.x, [call.x.sizes[0], *target[1:]] if target[0] == -1 else target)
 
 
-def squeeze(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.squeeze: without axes of size one."""
-    return shaping.squeeze(call.x, call.wholes("axis", len(rows(call.config.get("axis"))) or 1))
-
-
-def transpose(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.transpose: the axes in another order."""
-    return shaping.transpose(call.x, call.wholes("axes", len(call.x.axes)))
-
-
 def split(call: KerasCall) -> list[Placed]:
     """Computes the results of keras.ops.split: parts of an axis of features, of equal sizes or between
     indices, as the setting "indices_or_sections" says. Raises `ModelError` if the features cannot be split
@@ -216,11 +206,6 @@ def activation(name: str, **settings: Any) -> Rule:
     return rule
 
 
-def expand_dims(call: KerasCall) -> Placed:
-    """Computes the result of keras.ops.expand_dims: an axis of size one at the index of the setting."""
-    return shaping.unsqueeze(call.x, call.wholes("axis", 1))
-
-
 COPIES = {mode: mode for mode in ("reflect", "symmetric")}
 """The modes of keras.ops.pad that put copies of entries around an axis, with their names in `numpy.pad`."""
 
@@ -306,7 +291,7 @@ OPERATIONS: Mapping[str, Rule] = {
     "ops.Equal": pair("equal"),
     "ops.Erf": unary("erf"),
     "ops.Exp": unary("exp"),
-    "ops.ExpandDims": expand_dims,
+    "ops.ExpandDims": lambda call: shaping.unsqueeze(call.x, call.wholes("axis", 1)),
     "ops.Expm1": unary("expm1"),
     "ops.Flip": flip,
     "ops.Floor": unary("floor"),
@@ -371,7 +356,9 @@ OPERATIONS: Mapping[str, Rule] = {
     "ops.Sqrt": unary("sqrt"),
     "ops.Square": unary("square"),
     "ops.Squareplus": activation("squareplus", b=4),
-    "ops.Squeeze": squeeze,
+    "ops.Squeeze": lambda call: shaping.squeeze(
+        call.x, call.wholes("axis", len(rows(call.config.get("axis"))) or 1)
+    ),
     "ops.Stack": stack,
     "ops.Std": lambda call: pointwise.elementwise("sqrt", variance(call)),
     "ops.StopGradient": same,
@@ -381,7 +368,7 @@ OPERATIONS: Mapping[str, Rule] = {
     "ops.Tan": unary("tan"),
     "ops.Tanh": unary("tanh"),
     "ops.TanhShrink": activation("tanh_shrink"),
-    "ops.Transpose": transpose,
+    "ops.Transpose": lambda call: shaping.transpose(call.x, call.wholes("axes", len(call.x.axes))),
     "ops.TrueDivide": pair("divide"),
     "ops.Var": variance,
     "ops.Where": where,

@@ -197,11 +197,6 @@ def dot(call: KerasCall) -> Placed:
     return shaping.squeeze(made, [1]) if row else shaping.squeeze(made, [2]) if column else made
 
 
-def permute(call: KerasCall) -> Placed:
-    """Computes the result of Keras' Permute: the axes after the first in another order, counted from 1."""
-    return shaping.transpose(call.x, [0, *call.wholes("dims", len(call.x.axes) - 1)])
-
-
 def reshape(call: KerasCall) -> Placed:
     """Computes the result of Keras' Reshape, which gives the axes after the first another shape. Several
     steps may become one step with more features, or one step several.
@@ -217,7 +212,7 @@ def regrouped_steps(x: Placed, target: Sequence[int]) -> Placed | None:
     before, after = prod(x.features), prod(target[1:])
     axes = tuple((size,) for size in target[1:])
     if after > before and not after % before:
-        joined = join_steps(x, 1, after // before)
+        joined = join_steps(x, after // before)
         return joined.shaped((*joined.axes[:2], *axes))
     if before > after and not before % after:
         return split_steps(x.shaped((*x.axes[:2], (before // after,), *axes)), 1)
@@ -279,7 +274,7 @@ KERAS: Mapping[str, Rule] = {
     "Multiply": multiply,
     "Normalization": normalization,
     "PReLU": prelu,
-    "Permute": permute,
+    "Permute": lambda call: shaping.transpose(call.x, [0, *call.wholes("dims", len(call.x.axes) - 1)]),
     "RMSNormalization": rms_norm,
     "RepeatVector": repeat_vector,
     "Rescaling": rescaling,

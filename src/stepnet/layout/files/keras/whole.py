@@ -44,7 +44,8 @@ from stepnet.layout.files.keras.operators import KERAS, ON_FEATURES, READS_ZEROS
 from stepnet.layout.files.keras.recurrent import RECURRENT, TwoLayers, recurrent_layers, run
 from stepnet.layout.files.keras.written_numbers import numbers_of
 from stepnet.layout.files.recurrent import RecurrentLayer
-from stepnet.model.graph.array_model import ArrayModel, axes_of_rank, fitting_graph, located
+from stepnet.model.graph.array_model import ArrayModel, located
+from stepnet.model.graph.axis_choice import axes_of_rank, fitting_graph
 from stepnet.model.graph.graph import Graph
 
 Array = np.ndarray

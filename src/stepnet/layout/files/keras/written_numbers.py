@@ -13,15 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from stepnet.importers.axes import Axes, is_time
-from stepnet.importers.example_steps import (
-    NumberRules,
-    of_copies,
-    of_ends,
-    of_reshape,
-    of_slices,
-    stated_steps,
-    written,
-)
+from stepnet.importers.example_steps import NumberRules, of_ends, of_slices, stated_steps, written
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.keras.call import KerasCall
 from stepnet.layout.files.keras.operations import indices_of, slice_of, widths
@@ -66,13 +58,11 @@ NUMBERS = NumberRules[KerasCall](
         "ops.Clip": ("x_min", "x_max"),
         "ops.Repeat": ("repeats",),
     },
-    powers=frozenset({"ops.Power"}),
+    copies={"UpSampling1D", "UpSampling2D"},
+    reshapes={"Reshape", "ops.Reshape"},
+    powers={"ops.Power"},
     rules={
         **dict.fromkeys(("Cropping1D", "Cropping2D"), lambda call, axes: of_pairs("cropping", call)),
-        **dict.fromkeys(
-            ("Reshape", "ops.Reshape"), lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x))
-        ),
-        **dict.fromkeys(("UpSampling1D", "UpSampling2D"), lambda call, axes: of_copies(call.x, axes)),
         **dict.fromkeys(("ZeroPadding1D", "ZeroPadding2D"), lambda call, axes: of_pairs("padding", call)),
         "ops.GetItem": of_index,
         "ops.Pad": lambda call, axes: of_ends(call.operands[0], widths(call)),

@@ -65,16 +65,6 @@ def of_numbers(operator: str, *usual: float) -> Rule:
     return rule
 
 
-def clamp(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Clamp: the operand limited to two bounds."""
-    return pointwise.clip(call.x, call.number("min", -np.inf), call.number("max", np.inf))
-
-
-def gelu(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Gelu, exactly or approximated by tanh."""
-    return pointwise.elementwise("gelu", call.x, numbers=[call.text("approximation_mode") == "tanh"])
-
-
 def swish(call: OpenVinoCall) -> Placed:
     """Computes the result of OpenVINO's Swish, x sigmoid(beta x). beta is the second operand, else 1."""
     if len(call.operands) == 1:
@@ -100,16 +90,6 @@ def convert(call: OpenVinoCall) -> Placed:
     if kind is None or kind.name in ("float16", "bfloat16"):
         raise ModelError(f"its destination_type {short_repr(call.text('destination_type'))} is not supported")
     return pointwise.cast(call.x, kind.name)
-
-
-def like(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's ConvertLike: the operand in the dtype of another."""
-    return pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)
-
-
-def select(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Select: a choice between two operands by a condition."""
-    return pointwise.where(call.operand(0), call.operand(1), call.operand(2))
 
 
 # ---- products ----------------------------------------------------------------------------------------------
@@ -149,21 +129,6 @@ def transpose(call: OpenVinoCall) -> Placed:
     """Computes the result of OpenVINO's Transpose: the axes in another order, by default reversed."""
     order = call.constants(1) or range(len(call.x.axes))[::-1]
     return shaping.transpose(call.x, list(order))
-
-
-def reshape(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Reshape, in whose target shape 0 may mean the operand's size."""
-    return shaping.reshape(call.x, call.numbers(1), call.flag("special_zero"))
-
-
-def squeeze(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Squeeze: the operand without axes of size one, by default all."""
-    return shaping.squeeze(call.x, call.constants(1) if len(call.operands) > 1 else None)
-
-
-def unsqueeze(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Unsqueeze: the operand with new axes of size one."""
-    return shaping.unsqueeze(call.x, call.constants(1))
 
 
 def tile(call: OpenVinoCall) -> Placed:
@@ -227,16 +192,6 @@ def broadcast(call: OpenVinoCall) -> Placed:
     if call.text("mode", "numpy") not in ("numpy", "bidirectional"):
         raise ModelError(f"its mode {short_repr(call.text('mode'))} is not supported")
     return shaping.expand(call.x, call.numbers(1))
-
-
-def shape(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's ShapeOf: the sizes of the operand's axes, which may be symbolic."""
-    return shaping.shape_of_axes(call.x)
-
-
-def concat(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Concat: the operands joined along an axis."""
-    return selecting.concatenate(call.operands, call.whole("axis", 0))
 
 
 def gather(call: OpenVinoCall) -> Placed:
@@ -317,10 +272,10 @@ OPENVINO: Mapping[str, Rule] = {
     "Atan": elementwise("arctan"),
     "Broadcast": broadcast,
     "Ceiling": elementwise("ceil"),
-    "Clamp": clamp,
-    "Concat": concat,
+    "Clamp": lambda call: pointwise.clip(call.x, call.number("min", -np.inf), call.number("max", np.inf)),
+    "Concat": lambda call: selecting.concatenate(call.operands, call.whole("axis", 0)),
     "Convert": convert,
-    "ConvertLike": like,
+    "ConvertLike": lambda call: pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name),
     "Cos": elementwise("cos"),
     "Cosh": elementwise("cosh"),
     "CumSum": cumulated,
@@ -332,7 +287,9 @@ OPENVINO: Mapping[str, Rule] = {
     "Floor": elementwise("floor"),
     "FloorMod": elementwise("remainder"),
     "Gather": gather,
-    "Gelu": gelu,
+    "Gelu": lambda call: pointwise.elementwise(
+        "gelu", call.x, numbers=[call.text("approximation_mode") == "tanh"]
+    ),
     "Greater": elementwise("greater"),
     "GreaterEqual": elementwise("greater_equal"),
     "HSigmoid": lambda call: pointwise.elementwise("hard_sigmoid", call.x, numbers=[1 / 6, 0.5]),
@@ -361,10 +318,10 @@ OPENVINO: Mapping[str, Rule] = {
     "ReduceMean": reduction("mean"),
     "ReduceMin": reduction("min"),
     "ReduceSum": reduction("sum"),
-    "Reshape": reshape,
-    "Select": select,
+    "Reshape": lambda call: shaping.reshape(call.x, call.numbers(1), call.flag("special_zero")),
+    "Select": lambda call: pointwise.where(call.operand(0), call.operand(1), call.operand(2)),
     "Selu": of_numbers("selu"),
-    "ShapeOf": shape,
+    "ShapeOf": lambda call: shaping.shape_of_axes(call.x),
     "Sigmoid": elementwise("sigmoid"),
     "Sign": elementwise("sign"),
     "Sin": elementwise("sin"),
@@ -375,7 +332,7 @@ OPENVINO: Mapping[str, Rule] = {
     "Split": split,
     "Sqrt": elementwise("sqrt"),
     "SquaredDifference": elementwise("squared_difference"),
-    "Squeeze": squeeze,
+    "Squeeze": lambda call: shaping.squeeze(call.x, call.constants(1) if len(call.operands) > 1 else None),
     "StridedSlice": strided_slice,
     "Subtract": elementwise("subtract"),
     "Swish": swish,
@@ -383,7 +340,7 @@ OPENVINO: Mapping[str, Rule] = {
     "Tanh": elementwise("tanh"),
     "Tile": tile,
     "Transpose": transpose,
-    "Unsqueeze": unsqueeze,
+    "Unsqueeze": lambda call: shaping.unsqueeze(call.x, call.constants(1)),
     "VariadicSplit": parts,
     **WINDOWS,
 }

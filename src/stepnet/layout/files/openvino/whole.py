@@ -18,7 +18,8 @@ from stepnet.layout.files.openvino.names import CONST, OPERATORS, RESULT
 from stepnet.layout.files.openvino.operators import OPENVINO
 from stepnet.layout.files.openvino.written_numbers import numbers_of
 from stepnet.layout.files.recurrent import RecurrentLayer
-from stepnet.model.graph.array_model import ArrayModel, fitting_graph, located
+from stepnet.model.graph.array_model import ArrayModel, located
+from stepnet.model.graph.axis_choice import fitting_graph
 from stepnet.model.graph.graph import Graph
 
 INPUT = "Parameter"

@@ -10,15 +10,7 @@
 from collections.abc import Sequence
 
 from stepnet.importers.axes import Axes
-from stepnet.importers.example_steps import (
-    NumberRules,
-    of_copies,
-    of_ends,
-    of_reshape,
-    of_slices,
-    stated_steps,
-    written,
-)
+from stepnet.importers.example_steps import NumberRules, of_ends, of_slices, of_strided, stated_steps, written
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.openvino.call import OpenVinoCall
 from stepnet.layout.files.openvino.names import OPERATORS
@@ -33,22 +25,6 @@ LAYERS = {"Convolution", "ConvolutionBackpropData", "GroupConvolution", *OPERATO
 """The operators whose constants are weights if their elements differ."""
 
 
-def kernel_of(call: OpenVinoCall) -> list[tuple[int, int]]:
-    """Returns the axes that a convolution's kernel goes over, and its sizes: the last ones of the weight."""
-    return [*enumerate(call.operand(1).features[2 - len(call.x.axes) :], 2)]
-
-
-def pooled(call: OpenVinoCall) -> list[tuple[int, int]]:
-    """Returns the axes that the windows of a pooling go over, and their sizes."""
-    return [*enumerate(call.wholes("kernel"), 2)]
-
-
-def of_strided_slice(call: OpenVinoCall, axes: Axes) -> list[float]:
-    """Returns the bounds and strides of a StridedSlice of steps."""
-    slices = [(axis, begin, None if one else end, step) for axis, begin, end, step, one in strided(call)]
-    return of_slices(call.x, slices, stated_steps(call.x))
-
-
 def of_pad(call: OpenVinoCall, axes: Axes) -> list[float]:
     """Returns the numbers of entries that a Pad puts around steps, and their value."""
     pads = zip(range(len(call.x.axes)), call.constants(1), call.constants(2), strict=True)
@@ -56,25 +32,27 @@ def of_pad(call: OpenVinoCall, axes: Axes) -> list[float]:
     return [*of_ends(call.x, pads), *written(number)]
 
 
-NUMBERS = NumberRules[OpenVinoCall](
-    settings=frozenset(SETTINGS),
-    layers=frozenset(LAYERS),
+NUMBERS = NumberRules[
+    OpenVinoCall
+](
+    settings=SETTINGS,
+    layers=LAYERS,
     windows={
-        **dict.fromkeys(("AvgPool", "MaxPool"), pooled),
-        **dict.fromkeys(("Convolution", "GroupConvolution"), kernel_of),
+        **dict.fromkeys(("AvgPool", "MaxPool"), lambda call: enumerate(call.wholes("kernel"), 2)),
+        **dict.fromkeys(  # a convolution's kernel: the last sizes of the weight
+            ("Convolution", "GroupConvolution"),
+            lambda call: enumerate(call.operand(1).features[2 - len(call.x.axes) :], 2),
+        ),
     },
     attributes={"Clamp": ("min", "max")},
-    products=frozenset({"MatMul"}),
-    powers=frozenset({"Power"}),
+    copies={"Broadcast", "Tile"},
+    reshapes={"Reshape", "Squeeze"},
+    products={"MatMul"},
+    powers={"Power"},
     rules={
-        "Broadcast": lambda call, axes: of_copies(call.x, axes),
         "Pad": of_pad,
-        **dict.fromkeys(
-            ("Reshape", "Squeeze"), lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x))
-        ),
         "Slice": lambda call, axes: of_slices(call.x, slices_of(call), stated_steps(call.x)),
-        "StridedSlice": of_strided_slice,
-        "Tile": lambda call, axes: of_copies(call.x, axes),
+        "StridedSlice": lambda call, axes: of_strided(call.x, strided(call)),
     },
 )
 

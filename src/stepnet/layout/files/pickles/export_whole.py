@@ -51,11 +51,9 @@ from stepnet.layout.files.pickles.program import (
     weight_names,
 )
 from stepnet.layout.options import option
-from stepnet.model.graph.array_model import (
-    EXPORT,
+from stepnet.model.graph.array_model import EXPORT, ArrayModel, ModelInput
+from stepnet.model.graph.axis_choice import (
     Apart,
-    ArrayModel,
-    ModelInput,
     agreed,
     axes_of_sizes,
     check_names,

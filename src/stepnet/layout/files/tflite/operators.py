@@ -54,21 +54,6 @@ def fused(operator: str) -> Rule:
     )
 
 
-def gelu(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's GELU, exactly or approximated by tanh."""
-    return pointwise.elementwise("gelu", call.x, numbers=[bool(call.option(0, "?", False))])
-
-
-def select(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's SELECT_V2: a choice between two operands by a condition."""
-    return pointwise.where(call.operand(0), call.operand(1), call.operand(2))
-
-
-def cast(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's CAST: the operand in another dtype."""
-    return pointwise.cast(call.x, call.dtype)
-
-
 def same(call: TfliteCall) -> Placed:
     """Returns the operand: DEQUANTIZE of float16. Raises `ModelError` for a quantized operand."""
     if call.x.value.dtype != np.float32:
@@ -122,11 +107,6 @@ def softmax(call: TfliteCall) -> Placed:
     if call.option(0, "f", 0.0) != 1:
         raise ModelError(f"its beta is {call.option(0, 'f', 0.0):g}: only 1 is supported")
     return reductions.softmax(call.x, call.x.axis(-1))
-
-
-def log_softmax(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's LOG_SOFTMAX over the last axis."""
-    return reductions.log_softmax(call.x, call.x.axis(-1))
 
 
 def cumulated(call: TfliteCall) -> Placed:
@@ -183,11 +163,6 @@ def squeeze(call: TfliteCall) -> Placed:
         return rowed(call.x.value)
     rank = len(call.x.axes)
     return shaping.squeeze(usable(call.x), [axis % rank for axis in call.listed()] or None)
-
-
-def expand_dims(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's EXPAND_DIMS: the operand with a new axis of size one."""
-    return shaping.unsqueeze(call.x, call.numbers(1))
 
 
 def concatenation(call: TfliteCall) -> Placed:
@@ -292,11 +267,6 @@ def product_of_sizes(call: TfliteCall) -> Placed:
     return total if keep else shaping.squeeze(total, [0])
 
 
-def shape(call: TfliteCall) -> Placed:
-    """Computes the result of TFLite's SHAPE: the sizes of the operand's axes, which may be symbolic."""
-    return shaping.shape_of_axes(call.x)
-
-
 # ---- recurrences -------------------------------------------------------------------------------------------
 
 
@@ -320,7 +290,7 @@ TFLITE: Mapping[str, Rule] = {
     "ABS": elementwise("absolute"),
     "ADD": fused("add"),
     "BATCH_MATMUL": batch_product,
-    "CAST": cast,
+    "CAST": lambda call: pointwise.cast(call.x, call.dtype),
     "CEIL": elementwise("ceil"),
     "CONCATENATION": concatenation,
     "COS": elementwise("cos"),
@@ -330,11 +300,11 @@ TFLITE: Mapping[str, Rule] = {
     "ELU": lambda call: pointwise.elementwise("elu", call.x, numbers=[1.0]),
     "EQUAL": elementwise("equal"),
     "EXP": elementwise("exp"),
-    "EXPAND_DIMS": expand_dims,
+    "EXPAND_DIMS": lambda call: shaping.unsqueeze(call.x, call.numbers(1)),
     "FLOOR": elementwise("floor"),
     "FULLY_CONNECTED": fully_connected,
     "GATHER": gather,
-    "GELU": gelu,
+    "GELU": lambda call: pointwise.elementwise("gelu", call.x, numbers=[bool(call.option(0, "?", False))]),
     "GREATER": elementwise("greater"),
     "GREATER_EQUAL": elementwise("greater_equal"),
     "HARD_SWISH": elementwise("hard_swish"),
@@ -345,7 +315,7 @@ TFLITE: Mapping[str, Rule] = {
     "LOGICAL_AND": elementwise("logical_and"),
     "LOGICAL_OR": elementwise("logical_or"),
     "LOGISTIC": elementwise("sigmoid"),
-    "LOG_SOFTMAX": log_softmax,
+    "LOG_SOFTMAX": lambda call: reductions.log_softmax(call.x, call.x.axis(-1)),
     "MAXIMUM": elementwise("maximum"),
     "MEAN": reduction("mean"),
     "MINIMUM": elementwise("minimum"),
@@ -363,8 +333,8 @@ TFLITE: Mapping[str, Rule] = {
     "REVERSE_V2": reversal,
     "ROUND": elementwise("rint"),
     "RSQRT": elementwise("rsqrt"),
-    "SELECT_V2": select,
-    "SHAPE": shape,
+    "SELECT_V2": lambda call: pointwise.where(call.operand(0), call.operand(1), call.operand(2)),
+    "SHAPE": lambda call: shaping.shape_of_axes(call.x),
     "SIGN": elementwise("sign"),
     "SIN": elementwise("sin"),
     "SLICE": slice_,

@@ -31,7 +31,8 @@ from stepnet.layout.files.tflite.names import KINDS, operator_name
 from stepnet.layout.files.tflite.node import TfliteNode
 from stepnet.layout.files.tflite.operators import PLACEHOLDERS, TFLITE
 from stepnet.layout.files.tflite.written_numbers import numbers_of
-from stepnet.model.graph.array_model import ArrayModel, fitting_graph, located
+from stepnet.model.graph.array_model import ArrayModel, located
+from stepnet.model.graph.axis_choice import fitting_graph
 from stepnet.model.graph.graph import Graph
 
 BOOL = 6

@@ -11,14 +11,7 @@ The converter writes layers as arithmetic: what a normalisation adds to a varian
 from collections.abc import Sequence
 
 from stepnet.importers.axes import Axes
-from stepnet.importers.example_steps import (
-    NumberRules,
-    of_ends,
-    of_reshape,
-    of_slices,
-    stated_steps,
-    written,
-)
+from stepnet.importers.example_steps import NumberRules, of_ends, of_slices, of_strided, stated_steps, written
 from stepnet.importers.placed import Placed
 from stepnet.layout.files.tflite.call import TfliteCall
 from stepnet.layout.files.tflite.operators import strided
@@ -32,28 +25,12 @@ LAYERS = {"CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "UNIDIRECTIONAL_SEQU
 """The operators whose constants are weights if their elements differ."""
 
 
-def kernel_of(call: TfliteCall) -> list[tuple[int, int]]:
-    """Returns the axes that the kernel of a convolution goes over, and its sizes."""
-    return [*enumerate(call.operand(1).features[1:3], 1)]
-
-
-def pooled(call: TfliteCall) -> list[tuple[int, int]]:
-    """Returns the axes that the windows of a pooling go over, and their sizes."""
-    return [(1, call.option(4, "i", 1)), (2, call.option(3, "i", 1))]
-
-
 def of_slice(call: TfliteCall, axes: Axes) -> list[float]:
     """Returns the first places of a SLICE of steps, and its ends where it does not go on to the last."""
     own = zip(call.numbers(1), call.numbers(2), strict=True)
     slices = [
         (axis, begin, None if size == -1 else begin + size, 1) for axis, (begin, size) in enumerate(own)
     ]
-    return of_slices(call.x, slices, stated_steps(call.x))
-
-
-def of_strided_slice(call: TfliteCall, axes: Axes) -> list[float]:
-    """Returns the bounds and strides of a STRIDED_SLICE of steps."""
-    slices = [(axis, begin, None if one else end, step) for axis, begin, end, step, one in strided(call)]
     return of_slices(call.x, slices, stated_steps(call.x))
 
 
@@ -65,23 +42,26 @@ def of_pad(call: TfliteCall, axes: Axes) -> list[float]:
 
 
 NUMBERS = NumberRules[TfliteCall](
-    settings=frozenset(SETTINGS),
-    layers=frozenset(LAYERS),
+    settings=SETTINGS,
+    layers=LAYERS,
     windows={
-        **dict.fromkeys(("AVERAGE_POOL_2D", "MAX_POOL_2D"), pooled),
-        **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D"), kernel_of),
+        **dict.fromkeys(
+            ("AVERAGE_POOL_2D", "MAX_POOL_2D"),
+            lambda call: [(1, call.option(4, "i", 1)), (2, call.option(3, "i", 1))],
+        ),
+        **dict.fromkeys(
+            ("CONV_2D", "DEPTHWISE_CONV_2D"), lambda call: enumerate(call.operand(1).features[1:3], 1)
+        ),
     },
-    products=frozenset({"BATCH_MATMUL", "FULLY_CONNECTED"}),
-    powers=frozenset({"POW"}),
+    reshapes={"RESHAPE", "SQUEEZE"},
+    products={"BATCH_MATMUL", "FULLY_CONNECTED"},
+    powers={"POW"},
     rules={
         "PAD": of_pad,
         "PADV2": of_pad,
         "MIRROR_PAD": of_pad,
-        **dict.fromkeys(
-            ("RESHAPE", "SQUEEZE"), lambda call, axes: of_reshape(call.x, axes, stated_steps(call.x))
-        ),
         "SLICE": of_slice,
-        "STRIDED_SLICE": of_strided_slice,
+        "STRIDED_SLICE": lambda call, axes: of_strided(call.x, strided(call)),
     },
 )
 
