@@ -42,13 +42,8 @@ def scale_text(buffer: FrameBuffer) -> str:
     """Returns the scale of an integer array and its largest number as text; "" if it has no scale."""
     if buffer.scale is None:
         return ""
-    digits, most = log2(buffer.scale), largest_of(buffer)
+    digits, most = log2(buffer.scale), float(np.iinfo(buffer.dtype).max) * (buffer.scale or 1)
     return f"step {f'2^{digits:.0f}' if digits.is_integer() else f'{buffer.scale:.3g}'}, up to {most:.3g}"
-
-
-def largest_of(buffer: FrameBuffer) -> float:
-    """Returns the largest number that an array of integers holds."""
-    return float(np.iinfo(buffer.dtype).max) * (buffer.scale or 1)
 
 
 def loop_rows(program: FrameProgram, step: ModelStep, loop: FrameLoop) -> list[tuple[str, ...]]:

@@ -25,11 +25,6 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
             yield from parts_of(part.inner, f"{number}.")
 
 
-def reads_inner(part: Part) -> bool:
-    """Tells whether single steps of a recurrence read whole (inner) sequences, for the part's description."""
-    return part.node is not None and has_inner(part.node.recur.body)
-
-
 def inner_word(part: Part) -> str:
     """Returns the word for what steps contain: "recurrence", "recurrences" or "sequences"."""
     assert part.node is not None
@@ -45,7 +40,7 @@ def describe_part(part: Part, schedule: Schedule) -> str:
     at = extent_text(part.extent)
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"
-    if part.kind == "recurrence" and reads_inner(part):
+    if part.kind == "recurrence" and part.node is not None and has_inner(part.node.recur.body):
         return (
             f"a recurrence over {at}, all sequences at once, with the inner {inner_word(part)} of each step"
         )

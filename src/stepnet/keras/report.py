@@ -31,7 +31,7 @@ class Report:
 
     def __str__(self) -> str:
         """Formats this report as text: a line per recurrent layer, with the loop that ran it and why."""
-        lines = [f"{path}: compiled, {cell_of(layer)}" for path, layer in self.compiled.items()]
+        lines = [f"{path}: compiled, {type(layer.cell).__name__}" for path, layer in self.compiled.items()]
         lines += [f"{path}: Keras' own loop: {reason}" for path, reason in self.left.items()]
         lines += [f"{path}: {NOT_CALLED}" for path in self.unknown]
         return "\n".join(lines) or "there are no recurrent layers"
@@ -61,8 +61,3 @@ def report(model: Any) -> Report:
         {path: record.reason for path, _, record in records if record.reason is not None},
         [path for path, _, record in records if not record.fast and record.reason is None],
     )
-
-
-def cell_of(layer: Any) -> str:
-    """Returns the class name of the cell of a layer, for the report."""
-    return type(layer.cell).__name__

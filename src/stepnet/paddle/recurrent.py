@@ -81,7 +81,7 @@ def rnn(call: PaddleCall) -> Results:
         x, *final = rnn_layer(call, x, [weights_of(weights, index, count) for index in indices], initial)
         for memory, value in zip(finals, final, strict=True):
             memory.append(value)
-    return {"Out": x, "State": [stacked(values) for values in finals]}
+    return {"Out": x, "State": [concatenate(values, 0) for values in finals]}
 
 
 def weights_of(weights: list[Array], index: int, count: int) -> list[Array]:
@@ -126,11 +126,6 @@ def reordered(array: Array, mode: Mode) -> Array:
     gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
     hidden = array.shape[0] // len(gates)
     return array.reshape(len(gates), hidden, *array.shape[1:])[gates].reshape(array.shape)
-
-
-def stacked(values: list[Placed]) -> Placed:
-    """Stacks the final memories of all layers of rnn to [layers * directions, batch, hidden]."""
-    return concatenate(values, 0)
 
 
 # ---- over sequences, end to end ----------------------------------------------------------------------------

@@ -66,14 +66,9 @@ def body_operand(node: Node, builder: Builder, place: int) -> int:
     """Adds to the body of a group (a net of nodes that run as one part) a value that the group reads: a
     constant if it is a single number, else input number `place`. Returns its number in the body.
     """
-    if is_number(node):
+    if node.operation == "constant" and node.type.size == 1:
         return builder.constant(node.attributes["value"].value)
     return builder.input(node.type, f"value{place}")
-
-
-def is_number(node: Node) -> bool:
-    """Tells whether a node is a constant with one number."""
-    return node.operation == "constant" and node.type.size == 1
 
 
 class PairsMembers:

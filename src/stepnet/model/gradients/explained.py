@@ -83,7 +83,7 @@ class MemoryUse:
         checkpoint: the steps of a piece (range of steps), or "sqrt", whose initial memories are held; None
             without a checkpoint.
         """
-        count = 0 if checkpoint is None else pieces_of(checkpoint, steps) - 1
+        count = 0 if checkpoint is None else -(-steps // piece_size(checkpoint, steps)) - 1
         return total(self.kept, rows, steps) + max(0, count) * rows * self.ahead
 
     def height(self, rows: int, steps: int, checkpoint: Checkpoint) -> int:
@@ -377,8 +377,3 @@ def total(sizes: Held, rows: int, steps: int) -> int:
     """
     counts = {CONST: 1, ROWS: rows, STEPS: rows * steps}
     return sum(count * counts[extent] for extent, count in sizes.items() if extent in counts)
-
-
-def pieces_of(checkpoint: "int | str", steps: int) -> int:
-    """Returns the number of pieces of `checkpoint` steps, or of "sqrt", in which steps run."""
-    return -(-steps // piece_size(checkpoint, steps))

@@ -180,7 +180,7 @@ class Trials:
         """Returns the error of each output over all samples, with some recurrences in low precision. chosen:
         their precisions, by the number of the recurrence.
         """
-        bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
+        bound = compiled(self.in_precisions(chosen), self.engines).bind(self.program.params)
         return self.errors_of([run(bound, self.program, reading.call) for reading in self.readings])
 
     def errors_of(self, low: Sequence[Sequence[Array]]) -> list[OutputError]:
@@ -352,13 +352,6 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
     )
     by_place = {place: array for places, arrays in kinds for place, array in zip(places, arrays, strict=True)}
     return [by_place[place] for place in range(len(by_place))]
-
-
-def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """Compiles the parts of a net, and packs a program's parameters for the code; returns the object that
-    runs them on samples. engines: the engines in order of preference.
-    """
-    return compiled(parts, engines).bind(program.params)
 
 
 def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:

@@ -133,11 +133,6 @@ def number_of(atom: Atom) -> int:
     return atom.number
 
 
-def numbers_of(monomial: Monomial) -> tuple[int, ...]:
-    """Returns the ranks of a term's factors (atoms); terms of a polynomial are in the order of these."""
-    return tuple(atom.number for atom in monomial)
-
-
 def multiplied(first: Monomial, two: Monomial) -> Monomial:
     """Multiplies two monomials (products of factors); a condition c, 0 or 1, occurs once, as c c = c."""
     further = tuple(atom for atom in two if not (atom.condition and atom in first))
@@ -168,7 +163,7 @@ class Polynomial:
         nonzero = [
             (monomial, rounded_to_integer(factor)) for monomial, factor in terms.items() if factor != 0
         ]
-        return cls(tuple(sorted(nonzero, key=lambda term: numbers_of(term[0]))))
+        return cls(tuple(sorted(nonzero, key=lambda term: tuple(atom.number for atom in term[0]))))
 
     @classmethod
     def number(cls, value: float) -> "Polynomial":

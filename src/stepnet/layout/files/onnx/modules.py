@@ -131,13 +131,8 @@ def nodes_of(module: Module, path: Path) -> list[OnnxNode]:
         OnnxNode(
             f"{bare(module.name) or op.lower()}{f'_{layer}' if several else ''}",
             op,
-            contiguous(arrays),
+            {name: np.ascontiguousarray(array) for name, array in arrays.items()},
             attributes,
         )
         for layer, arrays in enumerate(layer_arrays(module))
     ]
-
-
-def contiguous(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Returns the arrays in C order, as ONNX stores them."""
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}

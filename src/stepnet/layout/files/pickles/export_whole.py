@@ -277,7 +277,7 @@ class ExportProgram:
         for each in inputs:
             for size, letter in zip(self.sizes(each.name), each.axes, strict=True):
                 symbol = symbol_of(size)
-                axis = each.steps if letter == "T" else word(letter) if letter in LETTERS else ""
+                axis = each.steps if letter == "T" else str(LETTERS[letter][0]) if letter in LETTERS else ""
                 if symbol and axis and symbols.setdefault(symbol, axis) != axis:
                     raise AxesError(
                         f"the file has one number for the {symbols[symbol]} and the {axis} of "
@@ -290,11 +290,6 @@ def placeholder_of(value: Any) -> Unusable | None:
     """Returns the placeholder that a value is; None for other values."""
     inner = value.value if isinstance(value, Placed) else None
     return inner if isinstance(inner, Unusable) else None
-
-
-def word(letter: str) -> str:
-    """Returns the name of an axis, "sequences" or "steps", by its letter."""
-    return str(LETTERS[letter][0])
 
 
 def weight(arrays: Mapping[str, Array], name: str) -> Array:
