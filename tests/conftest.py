@@ -93,6 +93,14 @@ def works(tried_by: Callable[[Callable[[str], str | None]], None]) -> None:
     tried_by(lambda name: None)
 
 
+@pytest.fixture(name="cache")
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for the cache of plans and code."""
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture
 def same_threads() -> Generator[None]:
     """Leaves the number of threads as it was."""

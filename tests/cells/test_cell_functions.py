@@ -8,6 +8,7 @@ from typing import Any
 import cell_cases
 import numpy as np
 import pytest
+from callers import threads
 from gradcheck import assert_gradient, segments_of
 from same_bits import assert_same_bits
 from saved_arrays import saved_arrays
@@ -121,11 +122,8 @@ def test_bits_depend_on_no_batch_and_on_no_threads(cell: str):
     rows, rnn = len(LENGTHS), recurrence(cell, "float32")
     x, initial = cell_cases.inputs(cell, rows, 7, "float32"), cell_cases.initial(cell, rows, "float32")
     output, final = rnn(x, initial=initial, lengths=LENGTHS, engine="llvm")
-    sn.set_threads(1)
-    try:
+    with threads(1):
         assert_same_bits(rnn(x, initial=initial, lengths=LENGTHS, engine="llvm"), (output, final))
-    finally:
-        sn.set_threads(None)
     for row, length in enumerate(LENGTHS):
         alone, last = rnn(only(row, x), initial=only(row, initial), lengths=[length], engine="llvm")
         assert_same_bits(alone, only(row, output))

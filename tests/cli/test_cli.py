@@ -275,9 +275,7 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
     )
 
 
-def test_cache_says_what_is_kept(works: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+def test_cache_says_what_is_kept(cache: Path, works: None, tmp_path: Path):
     for number in range(21):
         store.put("plan", f"{number:032x}", bytes(2**10))
     store.put("kernel", "f" * 32, bytes(100))
@@ -285,7 +283,7 @@ def test_cache_says_what_is_kept(works: None, monkeypatch: pytest.MonkeyPatch, t
     code, stdout, _ = stepnet("cache", "--json")
     found = json.loads(stdout)
     assert code == 0
-    assert (found["folder"], found["reason"], found["most"]) == (str(tmp_path / "cache"), None, 2**28)
+    assert (found["folder"], found["reason"], found["most"]) == (str(cache), None, 2**28)
     assert found["bytes"] == 21 * (2**10 + 48) + 148
     assert [each["hits"] for each in found["entries"] if each["name"] == f"{'f' * 32}.kernel"] == [1]
     lines = stepnet("cache")[1].splitlines()
@@ -294,7 +292,7 @@ def test_cache_says_what_is_kept(works: None, monkeypatch: pytest.MonkeyPatch, t
     assert lines[-1] == "  and 2 more, which --json lists"
     code, stdout, _ = stepnet("cache", "--clear")
     assert (code, stdout.splitlines()[0]) == (0, "22 entries removed")
-    (tmp_path / "cache" / f"{'e' * 32}.plan").mkdir()
+    (cache / f"{'e' * 32}.plan").mkdir()
     found = json.loads(stepnet("cache", "--json")[1])
     assert (found["entries"], found["left"]) == ([], [f"{'e' * 32}.plan"])
     shown = ["  not removed, because they are not files:", f"  {'e' * 32}.plan"]

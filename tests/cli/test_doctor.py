@@ -202,13 +202,9 @@ def test_results_that_are_wrong(monkeypatch: pytest.MonkeyPatch, constants: Cons
     assert "off, and 1e-05 is the most" in str(trial.refusal("llvm"))
 
 
-def test_a_trial_compiles_and_neither_reads_nor_writes_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+def test_a_trial_compiles_and_neither_reads_nor_writes_the_cache(cache: Path):
     assert trial.try_engine("llvm") is None
-    assert not (tmp_path / "cache").exists()
+    assert not cache.exists()
 
 
 def test_a_trial_that_does_not_end(constants: Constants):

@@ -27,12 +27,10 @@ TUNING = "stepnet.cli.report.tuning"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+def folder(cache: Path) -> Generator[Path]:
     """An empty cache, and rates that are read anew, before the test and after it."""
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     machine_for.cache_clear()
-    yield tmp_path / "cache"
+    yield cache
     machine_for.cache_clear()
 
 

@@ -15,13 +15,7 @@ from stepnet.errors import FileError, InputError
 from stepnet.onnx import load, save
 from tests.onnx.onnx_models import model_of, node, onnx, value
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for the cache."""
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def is_kept(graph: sn.Graph) -> bool:

@@ -1,13 +1,24 @@
-"""Calls by several threads of Python at the same time, and calls that are interrupted."""
+"""Calls with a number of threads, by several threads of Python at the same time, and that are interrupted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Barrier
 from typing import Any
 
 import pytest
 
 import stepnet as sn
+
+
+@contextmanager
+def threads(count: int | None) -> Generator[None]:
+    """Inside it calls have so many threads."""
+    sn.set_threads(count)
+    try:
+        yield
+    finally:
+        sn.set_threads(None)
 
 
 def on_threads(count: int, work: Callable[[int], None]) -> None:

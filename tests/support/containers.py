@@ -29,6 +29,16 @@ def unpacked(archive: Path, folder: Path) -> Path:
     return folder
 
 
+class Runs:
+    """A hostile pickle: it asks that something is called as soon as it is read."""
+
+    def __init__(self, function: object, *arguments: object) -> None:
+        self.made = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.made
+
+
 def samples(dtype: Any) -> dict[str, Array]:
     """Arrays of a floating dtype: random bits, NaNs with payloads among them, in every arrangement."""
     kind = np.dtype(dtype)

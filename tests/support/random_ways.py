@@ -3,8 +3,6 @@
 `test_random_steps.py` runs each check a few times, `make test-long` thousands of times with other numbers.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from itertools import product
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from callers import threads
 from controlled_loop import assert_right as assert_controlled
 from controlled_loop import right as controlled_loop
 from random_decays import decaying
@@ -53,16 +52,6 @@ def assert_right(found: Any, expected: Any, length: int = LONGEST) -> None:
 def alone(results: Any, place: int) -> Any:
     """The part of results that belongs to one sequence."""
     return transform(lambda leaf: leaf[place : place + 1], results)
-
-
-@contextmanager
-def threads(count: int) -> Generator[None]:
-    """Inside it there are so many."""
-    sn.set_threads(count)
-    try:
-        yield
-    finally:
-        sn.set_threads(None)
 
 
 # ---- flat sequences ------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.targets import Order, engines_of
-from stepnet.compiler.targets.base import KernelEngine
+from stepnet.compiler.targets.capabilities import KernelEngine
 from stepnet.compiler.trace.spec import Spec
 from stepnet.compiler.values.arguments import checked_integer, function
 from stepnet.compiler.values.records import dataclass

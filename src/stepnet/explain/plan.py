@@ -11,7 +11,7 @@ from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.plan.waves import lines_of, waves_of
 from stepnet.compiler.targets import engine_named, engines_of, is_engine, planning_of
 from stepnet.compiler.targets.assignment import choice as placed_on
-from stepnet.compiler.targets.base import KernelEngine, SharedEngine
+from stepnet.compiler.targets.capabilities import KernelEngine, SharedEngine
 from stepnet.compiler.values.arguments import checked_integer, short_repr
 from stepnet.errors import InputError
 from stepnet.explain.document import FACTS, DocumentTable, Item, TitledSection

@@ -267,11 +267,9 @@ def test_a_changed_module_changes_the_key(tmp_path: Path, constants: Constants) 
 
 
 def test_the_source_of_a_pass_is_in_the_key_of_a_loop_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plan = cell_plan("gru", 8)
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     copy = Path(shutil.copytree(os.path.join(sources.PACKAGE, "compiler"), tmp_path / "copy" / "compiler"))
 
     def stored() -> int:
@@ -309,10 +307,8 @@ def test_modules_without_sources_change_the_key(tmp_path: Path, constants: Const
 
 
 def test_without_a_list_of_the_modules_nothing_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constants: Constants
 ) -> None:
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     constants(sources, PACKAGE=str(tmp_path / "bundle.zip" / "stepnet"))
     monkeypatch.setattr(sources, "folder_digest", sources.folder_digest.__wrapped__)
     monkeypatch.setattr(stored_code, "generator", stored_code.generator.__wrapped__)
@@ -320,17 +316,15 @@ def test_without_a_list_of_the_modules_nothing_is_stored(
     rnn = sn.RNN(lambda x, h, p: (h * 3.25, h * 3.25 + x), memory=2)
     x = np.arange(12, dtype="float32").reshape(1, 6, 2)
     np.testing.assert_array_equal(rnn(x)[0], rnn(x, engine="interpret")[0])
-    assert not [file for file in (tmp_path / "cache").glob("*") if file.suffix != ".targets"]
+    assert not [file for file in cache.glob("*") if file.suffix != ".targets"]
     folder = os.path.join(sources.PACKAGE, "compiler/values")
     reason = f"{folder} cannot be listed (Not a directory), so it cannot be checked"
     assert str(overview.why_not(settings())).startswith(reason)
 
 
 def test_this_processor_is_known_by_what_the_system_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     ask = processor.supported_processors.__wrapped__
     assert ask() == processor.supported_processors()
     monkeypatch.setattr(processor, "processors_by_llvm", lambda: pytest.fail("LLVM is asked again"))
@@ -432,9 +426,7 @@ def test_a_stored_schedule_is_the_one_that_was_made(
     store.COUNTS.clear()
 
 
-def test_names_and_lines_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+def test_names_and_lines_are_part_of_the_key(cache: Path) -> None:
 
     def named(name: str, source: str) -> Net:
         builder = Builder()
@@ -446,10 +438,8 @@ def test_names_and_lines_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, tm
     assert key_of(nets[0], CPU) == key_of(named("x", "a.py:1"), CPU)
 
 
-def test_passes_and_costs_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_passes_and_costs_are_part_of_the_key(cache: Path) -> None:
     """A pass of another package may change without a change of stepnet, so its schedules are not stored."""
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     net, fibers = rnn_of("gru", 6, 5).schedule.traced, replace(CPU.costs.fibers, long=17)
     other_costs = replace(CPU, costs=replace(CPU.costs, fibers=fibers))
     keys = [key_of(net, each) for each in (CPU, other_costs, replace(CPU, pipeline=CPU.pipeline[1:]))]
@@ -464,9 +454,7 @@ def test_passes_and_costs_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, t
     assert len({*named, *keys}) == 7
 
 
-def test_large_arrays_of_the_user_are_not_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+def test_large_arrays_of_the_user_are_not_stored(cache: Path) -> None:
 
     def adding(numbers: int) -> Net:
         builder = Builder()
@@ -560,15 +548,11 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("payload", FOREIGN.values(), ids=FOREIGN)
-def test_what_something_else_put_there_is_as_if_it_were_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, payload: bytes
-) -> None:
+def test_what_something_else_put_there_is_as_if_it_were_missing(cache: Path, payload: bytes) -> None:
     """Rates are read ahead of every call: each raised `JSONDecodeError`."""
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
     table = table_machine(host_processor())
     assert store_rates(host_processor(), table)
-    (file,) = (tmp_path / "cache").glob("*.machine")
+    (file,) = cache.glob("*.machine")
     store.put("machine", file.stem, payload)
     assert stored_rates(host_processor()) is None
     assert store_rates(host_processor(), table), "they are measured again"

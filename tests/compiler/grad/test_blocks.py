@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from callers import threads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned import CPU
@@ -299,12 +300,9 @@ def test_gradients_in_blocks_have_the_same_bits_in_any_batch(in_fours: tuple[Any
 def test_gradients_in_blocks_have_the_same_bits_for_any_number_of_threads(in_fours: tuple[Any, Any]) -> None:
     (run, x), made = in_fours, list[Any]()
     for count in (1, 2, 3):
-        sn.set_threads(count)
-        try:
+        with threads(count):
             (outputs, final), backward = run(x, lengths=LENGTHS)
             gradients = backward(outputs, final)
-        finally:
-            sn.set_threads(None)
         made.append((outputs, final, gradients.params, gradients.inputs, gradients.initial))
     for other in made[1:]:
         assert_same_bits(other, made[0])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from callers import threads
 from planned import plan
 from wide_machine import MACHINE, PROCESSOR, call, load
 
@@ -362,8 +363,7 @@ def test_a_cache_that_the_kernel_does_not_describe_is_left_out(tmp_path: Path):
 
 def test_explain_says_how_threads_share_a_call():
     rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(8, 256, seed=0))
-    sn.set_threads(2)
-    try:
+    with threads(2):
         assert rnn.schedule.single_plan is not None
         engine = LlvmEngine()
         weighed = partition(engine.load(rnn.schedule.single_plan), call(4, 20), 2, engine.machine())
@@ -373,8 +373,6 @@ def test_explain_says_how_threads_share_a_call():
         assert "threads, for one sequence of 20 steps\n  2 threads share the units" in rnn.explain(steps=20)
         assert "threads, for" not in rnn.explain()
         assert "threads, for" not in rnn.explain("interpret", rows=4)
-    finally:
-        sn.set_threads(None)
 
 
 @pytest.mark.parametrize(
@@ -396,16 +394,13 @@ def test_explain_says_which_parts_run_at_the_same_time():
     params = cells.CELLS["gru"].parameters(8, 64, seed=0)
     ahead, back = (cells.rnn("gru", params, reverse=reverse) for reverse in (False, True))
     graph = sn.Graph(lambda x, _: sn.Bidirectional(ahead, back)(x)[0], inputs=8)
-    sn.set_threads(2)
-    try:
+    with threads(2):
         assert "parts 0, 1, for one sequence of 100 steps\n    at the same time" in graph.explain()
         assert "at the same time" not in graph.explain("interpret")
         assert "for 64 sequences of 7 steps" in graph.explain(rows=64, steps=7)
         alone = sn.Graph(lambda x, _: ahead(ahead(x)[0][..., :8])[0], inputs=8)
         alone(np.zeros((1, 2, 8), "f4"))
         assert "at the same time" not in alone.explain()
-    finally:
-        sn.set_threads(None)
 
 
 # ---- steps that read inner sequences -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from callers import threads
 from hypothesis import assume, given, settings
 from interpreted import interpreted
 from planned import CPU, plan, schedule
@@ -16,7 +17,6 @@ from random_steps import wide
 from tolerance import assert_close
 from zoo import uniform
 
-import stepnet as sn
 from stepnet.compiler.net import CONST, ROWS, STEPS, Builder, Extent, Net, Recur, Type, widened
 from stepnet.compiler.net.ir import ancestors
 from stepnet.compiler.plan import Schedule
@@ -254,11 +254,8 @@ def test_the_bits_are_those_of_any_batch_and_any_number_of_threads(
     bound = LlvmEngine().compile_plan(plan(net)).bind(PARAMETERS)
     call = call_of(net, LENGTHS * 6)
     found = bound(call)
-    sn.set_threads(2)
-    try:
+    with threads(2):
         other = bound(call)
-    finally:
-        sn.set_threads(None)
     for one, two in zip(found.arrays, other.arrays, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)
     for place, (start, length) in enumerate(zip(call.positions.starts, call.positions.lengths, strict=True)):
@@ -447,10 +444,7 @@ def test_random_nets_give_what_is_right(net: Net) -> None:
     for kind in ("outputs", "final", "totals"):
         for actual, one in zip(getattr(found, kind), getattr(expected, kind), strict=True):
             assert_close(actual, one, 16 * int(call.positions.lengths.sum()), H)
-    sn.set_threads(2)
-    try:
+    with threads(2):
         other = bound(call)
-    finally:
-        sn.set_threads(None)
     for one, two in zip(found.arrays, other.arrays, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)

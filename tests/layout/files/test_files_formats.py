@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import refusal, stepnet
-from containers import Array, assert_same, savez, words_of
+from containers import Array, Runs, assert_same, savez, words_of
 from safetensors.numpy import load_file, save_file
 from saved_arrays import saved_arrays
 
@@ -432,16 +432,6 @@ def test_an_input_that_cannot_be_read(tmp_path: Path, ending: str, monkeypatch: 
     assert files(tmp_path) == [source.name]
 
 
-class Runs:
-    """A hostile pickle: it asks that a folder is made as soon as it is read."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.mark),)
-
-
 def tensors(value: Any) -> Any:
     return {**value, "rnn": {name: torch.from_numpy(array) for name, array in value["rnn"].items()}}
 
@@ -475,7 +465,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Any, Path], None], str]] = {
 def test_a_pickle_that_wants_to_run_code_runs_nothing(tmp_path: Path, name: str):
     called, save, expected = HOSTILE[name]
     source, mark = tmp_path / called, tmp_path / "ran"
-    save({"rnn": GRU, "x": Runs(mark)}, source)
+    save({"rnn": GRU, "x": Runs(os.mkdir, str(mark))}, source)
     for command in ("convert", "show", "explain"):
         options = ("--to", "torch", "-o", tmp_path / "out.npz") if command == "convert" else ()
         said = refusal(command, source, *options)
@@ -489,7 +479,7 @@ def test_what_a_torch_file_wants_to_run_is_passed_over(
     tmp_path: Path, save: Callable[[Any, Path], None], ending: str
 ):
     source, out, mark = tmp_path / f"a{ending}", tmp_path / "out.npz", tmp_path / "ran"
-    save({"rnn": GRU, "x": Runs(mark)}, source)
+    save({"rnn": GRU, "x": Runs(os.mkdir, str(mark))}, source)
     assert stepnet("convert", source, "--to", "torch", "-o", out)[0] == 0
     assert_same(saved_arrays(out), GRU)
     assert not mark.exists()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from constants import Constants
 from containers import (
+    Runs,
     assert_not_written,
     assert_refused,
     assert_same,
@@ -248,17 +249,9 @@ def test_what_is_no_whole_file_is_refused_in_one_sentence(path: Path, name: str)
     assert_refused(read, path, *FOREIGN[name])
 
 
-class Runs:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.mark),)
-
-
 def test_a_pickle_in_it_is_not_run(path: Path, tmp_path: Path):
     mark = tmp_path / "ran"
-    path.write_bytes(packed({"fine": np.ones(2), "weights": np.array([Runs(mark)], object)}))
+    path.write_bytes(packed({"fine": np.ones(2), "weights": np.array([Runs(os.mkdir, str(mark))], object)}))
     assert refusal(read, path) == "its member 'weights.npy' holds '|O', and not numbers"
     assert not mark.exists()
     with np.load(path, allow_pickle=True) as found:

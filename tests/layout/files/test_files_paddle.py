@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from containers import refusal
+from containers import Runs, refusal
 from memory import memory
 
 from stepnet.errors import FileError
@@ -296,15 +296,6 @@ def test_slices_that_do_not_fit(path: Path, message: str):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_nothing_is_run(path: Path, protocol: int):
     mark = path.with_name("ran")
-
-    class Runs:
-        """An object that asks to be called as soon as it is read."""
-
-        def __init__(self, function: object, *arguments: object):
-            self.made = function, arguments
-
-        def __reduce__(self) -> Any:
-            return self.made
 
     for name, value in {
         "builtins.eval": Runs(eval, f"open({str(mark)!r}, 'w').close()"),

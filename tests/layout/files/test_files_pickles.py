@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from constants import Constants
+from containers import Runs
 from hypothesis import given
 from hypothesis import strategies as st
 from memory import memory
@@ -129,16 +130,6 @@ def test_calls_are_only_noted():
     named = loaded(b"cmy.module\nmake\n.", frozenset({"my.module.make"}))
     assert isinstance(named, Name)
     assert loaded(b"K\x07Q.", persistent=lambda identity: [identity]) == [7]
-
-
-class Runs:
-    """A hostile pickle: it asks that something is called as soon as it is read."""
-
-    def __init__(self, function: object, *arguments: object):
-        self.made = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.made
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

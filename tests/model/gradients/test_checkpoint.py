@@ -7,6 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from callers import threads
 from hypothesis import given, settings
 from random_gradients import assert_differences, cast, gradients_by, plain
 from same_bits import assert_same_bits
@@ -303,12 +304,9 @@ def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
     x = cast(sequences(3, lengths=lengths), "float32")
     run, found = run_of(BOTH), list[Any]()
     for count in (1, 2, 3):
-        sn.set_threads(count)
-        try:
+        with threads(count):
             (outputs, final), backward = run(x, checkpoint="sqrt")
             found.append(backward(outputs, final))
-        finally:
-            sn.set_threads(None)
     for other in found[1:]:
         for one, right in zip(plain(vars(other)), plain(vars(found[0])), strict=True):
             assert_same_bits(one, right)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from callers import threads
 from gradcheck import assert_gradient, segments_of
 from random_gradients import assert_gradients, cast, plain
 from same_bits import assert_same_bits
@@ -448,12 +449,9 @@ def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
     layer, x = both("float32"), cast(sequences(3, lengths=LENGTHS * 12), "float32")
     run, found = sn.vjp(layer), list[Any]()
     for count in (1, 2, 3):
-        sn.set_threads(count)
-        try:
+        with threads(count):
             (outputs, final), backward = run(x)
             found.append(backward(outputs, final))
-        finally:
-            sn.set_threads(None)
     for other in found[1:]:
         for one, right in zip(plain(vars(other)), plain(vars(found[0])), strict=True):
             assert_same_bits(one, right)

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from callers import threads
 from same_bits import assert_same_bits
 from tolerance import assert_close
 from zoo import normal as random_normal
@@ -153,12 +154,9 @@ def test_bits_depend_on_neither_batch_nor_threads() -> None:
     whole = gradients(x, d)
     (begin, *_), ends = np.split(whole.inputs.values, x.offsets[0][1:-1]), x.offsets[0]
     assert_same_bits(gradients(sn.Ragged.from_list(parts[:1]), d[: ends[1]]).inputs.values, begin)
-    try:
-        for count in (1, 2, 3):
-            sn.set_threads(count)
+    for count in (1, 2, 3):
+        with threads(count):
             assert_same_bits(leaves(gradients(x, d).params), leaves(whole.params))
-    finally:
-        sn.set_threads(None)
 
 
 def test_a_model_is_trained_as_its_layers_are() -> None:

@@ -25,12 +25,7 @@ READ = ("early_ends", "structures", "int8", "products_in_bfloat16", "integers")
 READ += tuple(name for name in CASES if name.startswith("quantized"))
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for the cache."""
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.mark.long(every=4)

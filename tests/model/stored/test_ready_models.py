@@ -25,12 +25,7 @@ from stepnet.onnx import save
 SHAPE = 2, 5, 3
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for the cache."""
-    monkeypatch.setenv("STEPNET_CACHE", "1")
-    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def saved(folder: Path, ending: str = "stepnet", cell: str = "gru") -> tuple[Any, str]:

@@ -73,34 +73,14 @@ def concatenate(*arrays: Array, axis: int) -> Array:
     return np.concatenate(arrays, axis=axis)
 
 
-def reduce_max(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the maximum over feature axes, counted from the end."""
-    return np.max(x, axis=axes)
-
-
-def reduce_min(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the minimum over feature axes, counted from the end."""
-    return np.min(x, axis=axes)
-
-
-def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Computes the sum over feature axes, counted from the end; small integers are widened as in NumPy."""
-    return np.sum(x, axis=axes)
+def over_axes(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Makes the meaning of a reduction over feature axes, counted from the end. function: NumPy's."""
+    return lambda x, *, axes: function(x, axis=axes)
 
 
 def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
     """Computes the index of the maximum along a feature axis, the only one in `axes`; the first of equals."""
     return np.argmax(x, axis=axes[0])
-
-
-def cumsum(x: Array, *, axis: int) -> Array:
-    """Computes the prefix sum of x along one feature axis; each element includes itself."""
-    return np.cumsum(x, axis=axis)
-
-
-def cumprod(x: Array, *, axis: int) -> Array:
-    """Computes the prefix product of x along one feature axis; each element includes itself."""
-    return np.cumprod(x, axis=axis)
 
 
 def matmul(left: Array, right: Array, *, weights: str | None = None) -> Array:

@@ -7,12 +7,10 @@ from stepnet.compiler.values.fork_guard import late_names
 if TYPE_CHECKING:
     from stepnet.compiler.targets.base import (
         LAYOUTS,
-        AddressEngine,
         AtTensors,
         Bound,
         Call,
         CalledKernel,
-        DeviceEngine,
         EarlyEnds,
         Engine,
         FreezingBound,
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
         TableLayout,
         planning_of,
     )
+    from stepnet.compiler.targets.capabilities import AddressEngine, DeviceEngine
     from stepnet.compiler.targets.engines import (
         AUTO,
         ENGINES,
@@ -93,9 +92,10 @@ __getattr__ = late_names(
     __name__,
     (
         "base",
-        "LAYOUTS AddressEngine AtTensors Bound Call CalledKernel DeviceEngine EarlyEnds Engine FreezingBound",
+        "LAYOUTS AtTensors Bound Call CalledKernel EarlyEnds Engine FreezingBound Kernel Places PreparedCall",
     ),
-    ("base", "Kernel Places PreparedCall Results RunOn Steps TableLayout planning_of"),
+    ("base", "Results RunOn Steps TableLayout planning_of"),
+    ("capabilities", "AddressEngine DeviceEngine"),
     ("engines", "AUTO ENGINES REFERENCE VARIANTS Order checked_engine choose chunks_of compiled devices_of"),
     (
         "engines",

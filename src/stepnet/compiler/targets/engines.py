@@ -12,13 +12,8 @@ from stepnet.compiler.plan.load import FitsChunks
 from stepnet.compiler.plan.plan import Planning
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets.assignment import common_engine
-from stepnet.compiler.targets.base import (
-    AddressEngine,
-    DeviceEngine,
-    Engine,
-    Kernel,
-    planning_of,
-)
+from stepnet.compiler.targets.base import Engine, Kernel, planning_of
+from stepnet.compiler.targets.capabilities import AddressEngine, DeviceEngine
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.entry_points import installed, load_object
 from stepnet.compiler.values.fork_guard import run_without_fork

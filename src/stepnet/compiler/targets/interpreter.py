@@ -14,15 +14,8 @@ from stepnet.compiler.plan.passes import PIPELINE, Pipeline, narrowed
 from stepnet.compiler.plan.passes.narrow import any_low
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets.base import (
-    Array,
-    Call,
-    CalledKernel,
-    Kernel,
-    LowPrecisionCell,
-    Results,
-    narrow_cell,
-)
+from stepnet.compiler.targets.base import Array, Call, CalledKernel, Kernel, Results
+from stepnet.compiler.targets.capabilities import LowPrecisionCell, narrow_cell
 from stepnet.compiler.targets.cpu.costs import COSTS
 from stepnet.compiler.targets.packed import CallPacking, NetForm, parameters_of, varying_of
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts

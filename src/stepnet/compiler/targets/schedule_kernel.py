@@ -78,15 +78,6 @@ operations across extents between them; None if the parts must run one by one.
 """
 
 
-def no_chain(
-    bounds: Sequence[Any], waves: Waves, lines: Waves, between: Sequence[BetweenKernels]
-) -> Chain | None:
-    """Returns None, for no chain: the parts of a schedule run one by one. The default of `Means.chained`, for
-    engines whose kernels (compiled parts) cannot run as one. No argument is used.
-    """
-    return None
-
-
 def by_interpreter(net: Net, numbers: tuple[int, ...], read: frozenset[int]) -> Evaluated:
     """Makes the function that computes constants of a net on the host, by the interpreter, so that they have
     the same bits on all targets. numbers: the constants. read: those that something reads; all are computed.
@@ -106,14 +97,6 @@ class WholeCalls(Protocol):
         ...
 
 
-def in_turn(bound: "BoundParts") -> WholeCalls | None:
-    """Returns None, for no runner: the parts of a schedule run one by one. The default of `Means.whole`, for
-    engines that cannot run them, and the steps of loops, as one. bound: the schedule with its parameters, not
-    used.
-    """
-    return None
-
-
 @dataclass(frozen=True)
 class Means:
     """Functions by which an engine runs the parts of a schedule.
@@ -121,8 +104,8 @@ class Means:
     compile: compiles a plan (which operation of a net runs when).
     total: computes the value of a node that combines all rows.
     memory: the memory that values between parts lie in.
-    chained: makes a chain of several bound kernels.
-    whole: makes the runner of a schedule as a whole.
+    chained: makes a chain of several bound kernels; None for an engine whose kernels cannot run as one.
+    whole: makes the runner of a schedule as a whole; None for an engine that cannot run parts as one.
     paired: computes an operation at pairs of steps that runs alone, with the bits that it has in a chain;
         None for an engine that leaves these to its memory.
     constants: makes the function that computes constants from parameters.
@@ -130,9 +113,9 @@ class Means:
 
     compile: Compile
     total: Total
-    chained: Chained = no_chain
+    chained: Chained | None = None
     memory: AnyMemory = HOST
-    whole: 'Callable[["BoundParts"], WholeCalls | None]' = in_turn
+    whole: 'Callable[["BoundParts"], WholeCalls | None] | None' = None
     paired: RunPairs | None = None
     constants: Constants = by_interpreter
 
@@ -383,7 +366,8 @@ class BoundParts(CalledKernel):
     @computed_once
     def whole(self) -> WholeCalls | None:
         """The runner of calls with inner or static sequences; None if all parts run one by one."""
-        return self.kernel.means.whole(self)
+        make = self.kernel.means.whole
+        return None if make is None else make(self)
 
     def in_turn(self, call: Call) -> Results:
         """Runs the parts of the schedule on the arrays of a call, one by one or in chains."""
@@ -510,10 +494,11 @@ class BoundParts(CalledKernel):
             run in one go: whether the engine can make a chain of it alone.
             """
             part = parts[index]
+            if chained is None:
+                return False
             if part.kind == "across":
-                return (
-                    chained((), (), (), [BetweenKernels(Across.of(self.net, part), frozenset())]) is not None
-                )
+                between = BetweenKernels(Across.of(self.net, part), frozenset())
+                return chained((), (), (), [between]) is not None
             by_engine = part.kind in ("recurrence", "plain") and not part.is_bound_per_call
             return by_engine and chained([self.bound[index]], ((0,),), (), ()) is not None
 
@@ -523,7 +508,7 @@ class BoundParts(CalledKernel):
             """
             members = [parts[index] for index in indices]
             bound = [self.bound[index] for index in indices if parts[index].kind != "across"]
-            if len(indices) == 1 or not bound:
+            if len(indices) == 1 or not bound or chained is None:
                 return PartRun(indices, members, None)
             order = order_of(members)
             in_place = read_in_place(parts, members)

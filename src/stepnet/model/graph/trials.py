@@ -17,8 +17,8 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Bound, Call, Order, compiled, engines_of
 from stepnet.compiler.targets.assignment import assign_engines
-from stepnet.compiler.targets.base import LowEngine, LowPrecisionCell
 from stepnet.compiler.targets.calibration import check_keep, data_scale
+from stepnet.compiler.targets.capabilities import LowEngine, LowPrecisionCell
 from stepnet.compiler.values.arguments import short_repr
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import named_leaves

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from callers import threads
 from constants import Constants
 from hypothesis import Phase, given, settings
 from interpreted import interpreted
@@ -389,11 +390,8 @@ def test_any_number_of_gates_is_shared_between_threads(gates: int) -> None:
 def assert_no_bit_changes_with_threads(run_: Callable[[Call], Results], call: Call) -> Results:
     found: list[Results] = []
     for count in (1, 2, 3, None):
-        sn.set_threads(count)
-        try:
+        with threads(count):
             found.append(run_(call))
-        finally:
-            sn.set_threads(None)
     for other in found[1:]:
         assert_same_bits(other.outputs + other.final, found[0].outputs + found[0].final)
     return found[0]

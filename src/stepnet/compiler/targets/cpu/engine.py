@@ -10,7 +10,8 @@ from stepnet.compiler.plan.load import CostModel, Load, Machine
 from stepnet.compiler.plan.passes import PIPELINE, Pipeline
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.plan.schedule import Schedule
-from stepnet.compiler.targets.base import Array, Kernel, LowPrecisionCell, first_refusal, narrow_cell
+from stepnet.compiler.targets.base import Array, Kernel, first_refusal
+from stepnet.compiler.targets.capabilities import LowPrecisionCell, narrow_cell
 from stepnet.compiler.targets.cpu.compile.compiled import MOST_BYTES, CompiledPlan, CompiledPlans
 from stepnet.compiler.targets.cpu.compile.stored_plan import compiled, stored_plan
 from stepnet.compiler.targets.cpu.costs import LLVM_COSTS, machine_for

@@ -21,13 +21,12 @@ from stepnet.compiler.targets.base import (
     Call,
     CalledKernel,
     Kernel,
-    LowPrecisionCell,
     Places,
     PreparedCall,
     Results,
     TableLayout,
-    TotalEngine,
 )
+from stepnet.compiler.targets.capabilities import LowPrecisionCell, TotalEngine
 from stepnet.compiler.targets.cpu.costs import COSTS
 from stepnet.compiler.targets.onednn.known import KnownPlan, known_plan
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary, library
