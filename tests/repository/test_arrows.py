@@ -44,7 +44,7 @@ STAGES = {
     "cuda": "cuda",
     "files": "layout.files",
     "onnx": "onnx paddle",
-    "model file": "model.file model.loading model.verdict model.stored",
+    "model file": "model.file model.loading model.sides model.verdict model.stored",
     "whole": "__init__",
     "arrow": "arrow",
     "ray": "ray",

@@ -22,9 +22,10 @@ from stepnet.importers.placed import Placed
 from stepnet.importers.recurrent import as_sequences
 from stepnet.importers.values import part_of, reshaped
 from stepnet.layout.files.keras.config import Use
+from stepnet.layout.files.keras.directions import merge_of
 from stepnet.layout.files.keras.file import KerasFile, KerasLayer
 from stepnet.layout.files.keras.masks import MaskedValue
-from stepnet.layout.files.keras.modules import merge_of, modules_of
+from stepnet.layout.files.keras.modules import modules_of
 from stepnet.layout.files.keras.names import BIDIRECTIONAL, DIRECTIONS, LAYERS, NOTES
 from stepnet.layout.files.model import Module
 from stepnet.layout.files.recurrent import RecurrentLayer
