@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any, cast
 
-from stepnet.compiler.trace.reads import Latest, Reads, ReadSource, of_classes, of_mapping, reads_of
+from stepnet.compiler.trace.read_sources import ReadSource, of_classes, of_mapping
+from stepnet.compiler.trace.reads import Latest, Reads, reads_of
 from stepnet.keras.cells import MASKS
 from stepnet.keras.installed import installed
 

@@ -20,7 +20,7 @@ from stepnet.errors import ModelError, StepError
 from stepnet.importers.aten.windows import numbers_of, window_from
 from stepnet.importers.axes import is_steps
 from stepnet.importers.convolving import window_of
-from stepnet.torch.aten_graph import in_words
+from stepnet.torch.aten_nodes import in_words
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.rewritten import pad as with_numbers
 

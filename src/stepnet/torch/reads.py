@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepnet.compiler.trace import reads
-from stepnet.compiler.trace.reads import Reads, ReadSource, of_classes, of_mapping, package_of
+from stepnet.compiler.trace.read_sources import ReadSource, of_classes, of_mapping, package_of
+from stepnet.compiler.trace.reads import Reads
 from stepnet.errors import InputError, StepError
 from stepnet.torch.pytorch import pytorch
 

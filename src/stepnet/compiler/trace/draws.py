@@ -18,7 +18,8 @@ from typing import Any, TypeVar, cast
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.trace.lines import PYTHON, is_users, line_of
-from stepnet.compiler.trace.reads import Reads, is_installed, names_in, numbers_known, reads_of
+from stepnet.compiler.trace.read_sources import is_installed, names_in
+from stepnet.compiler.trace.reads import Reads, numbers_known, reads_of
 from stepnet.compiler.values.arguments import imported
 from stepnet.errors import StepError
 
