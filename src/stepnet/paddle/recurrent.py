@@ -306,21 +306,13 @@ def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
     return {"Hidden": x.lettered(outputs["h"], RAGGED), "Cell": x.lettered(outputs["c"], RAGGED)}
 
 
-def lstm(call: PaddleCall) -> Results:
-    """Computes the results of Paddle's lstm: an LSTM over inputs that are projected to its gates already."""
-    return lstm_over(call, ragged(call.operand("Input")), weight(call, "Weight"))
-
-
-def fusion_lstm(call: PaddleCall) -> Results:
-    """Computes Paddle's fusion_lstm: inputs projected to the gates, and an LSTM over sequences."""
-    return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
-
-
 SEQUENCE_OPERATORS = {
     "fusion_gru": fusion_gru,
-    "fusion_lstm": fusion_lstm,
+    "fusion_lstm": lambda call: lstm_over(
+        call, projected(call, ragged(call.operand())), weight(call, "WeightH")
+    ),
     "gru": gru,
-    "lstm": lstm,
+    "lstm": lambda call: lstm_over(call, ragged(call.operand("Input")), weight(call, "Weight")),
     "multi_gru": multi_gru,
     "rnn": rnn,
 }

@@ -58,13 +58,6 @@ def concatenate(node: Node, given: Tangents, y: Value, operands: Sequence[Value]
     return [applied(node, made)]
 
 
-def cast(node: Node, given: Tangents, y: Value, operands: Sequence[Value]) -> list[Value]:
-    """Returns the tangent of a cast: that of the operand, which the caller casts to the dtype in which the
-    result is computed. To round to a storage dtype has the derivative 1.
-    """
-    return [moved for moved in given if moved is not None]
-
-
 def extreme(node: Node, given: Tangents, y: Value, operands: Sequence[Value]) -> list[Value]:
     """Returns the tangent of a max or min over features: the mean of the tangents of the extreme elements."""
     (x,), (moved,), axes = operands, given, node.attributes["axes"]
@@ -118,7 +111,7 @@ TANGENTS: dict[str, Tangent | str] = {
         if not isinstance(row, str) and OPERATIONS[name].kind == "pointwise"
     },
     **dict.fromkeys(LINEAR, linear),
-    "cast": cast,
+    "cast": lambda node, given, y, operands: [moved for moved in given if moved is not None],
     "concatenate": concatenate,
     "max": extreme,
     "min": extreme,

@@ -168,11 +168,6 @@ def transposed(call: ReplayedNode) -> Placed:
     return transpose(x, order)
 
 
-def permuted(call: ReplayedNode) -> Placed:
-    """Evaluates a `permute` node: brings the axes into another order."""
-    return transpose(call.operands[0], call.arguments["dims"])
-
-
 def stacked(call: ReplayedNode) -> Placed:
     """Evaluates a `stack` node of a PyTorch graph: joins tensors along a new axis."""
     dim = call.arguments.get("dim", 0)
@@ -201,11 +196,6 @@ def narrowed(call: ReplayedNode) -> Placed:
     x, start = call.operands[0], call.arguments["start"]
     dim = feature_of(x, call.arguments["dim"])
     return selecting.sliced(x, dim, slice(start, start + call.arguments["length"]))
-
-
-def expanded_as(call: ReplayedNode) -> Placed:
-    """Evaluates an `expand_as` node: repeats the operand to the sizes of another."""
-    return axis_rules.expanded(replace(call, arguments={"self": call.arguments["self"]}))
 
 
 # ---- layers ------------------------------------------------------------------------------------------------
@@ -363,7 +353,7 @@ ROWS: Mapping[str, Callable[[ReplayedNode], Any]] = {
     **dict.fromkeys(("arange.default", "arange.start", "arange.start_step"), arange),
     "repeat.default": repeat,
     **dict.fromkeys(("transpose.int", "t.default"), transposed),
-    "permute.default": permuted,
+    "permute.default": lambda call: transpose(call.operands[0], call.arguments["dims"]),
     "stack.default": stacked,
     **dict.fromkeys(("split.Tensor", "chunk.default"), split),
     "unbind.int": unbound,
@@ -375,7 +365,9 @@ ROWS: Mapping[str, Callable[[ReplayedNode], Any]] = {
     "view_as.default": lambda call: axis_rules.viewed(
         replace(call, arguments={"self": call.arguments["self"]})
     ),
-    "expand_as.default": expanded_as,
+    "expand_as.default": lambda call: axis_rules.expanded(
+        replace(call, arguments={"self": call.arguments["self"]})
+    ),
     "embedding.default": embedded,
     "scaled_dot_product_attention.default": axis_rules.attention,
     "linear.default": linear,

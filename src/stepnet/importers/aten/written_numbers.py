@@ -66,11 +66,6 @@ def of_power(call: ReplayedNode, axes: Axes) -> list[float]:
     return [number for number in of_arguments(call) if number not in ROOTS]
 
 
-def reshaped_to(call: ReplayedNode, axes: Axes) -> list[float]:
-    """Returns the number of steps where a node makes an axis of features of that size."""
-    return of_reshape(call.operands[0], axes, steps_of(call))
-
-
 def steps_of(call: ReplayedNode) -> int | None:
     """Returns the number of steps that the file of a node states."""
     return (call.replay.stated or {}).get(STEPS)
@@ -125,7 +120,10 @@ Numbers = Callable[[ReplayedNode, Axes], list[float]]
 RULES: tuple[tuple[re.Pattern[str], Numbers], ...] = (
     (re.compile(r"(select|split\w*|chunk|narrow|unbind|index_select|gather|roll)[.]"), of_none),
     (re.compile(r"(gru|lstm|rnn_tanh|rnn_relu)[.]"), of_none),
-    (re.compile(r"(_unsafe_view|view\w*|reshape|flatten|unflatten|squeeze|unsqueeze)[.]"), reshaped_to),
+    (
+        re.compile(r"(_unsafe_view|view\w*|reshape|flatten|unflatten|squeeze|unsqueeze)[.]"),
+        lambda call, axes: of_reshape(call.operands[0], axes, steps_of(call)),
+    ),
     (re.compile(r"(expand|expand_as|repeat)[.]"), lambda call, axes: of_copies(call.operands[0], axes)),
     (re.compile(r"((new_)?(zeros|ones|full|empty)(_like)?|arange|eye)[.]"), of_new),
     (re.compile(r"slice(_scatter)?[.]"), of_slice),

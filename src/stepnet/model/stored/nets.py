@@ -313,15 +313,10 @@ def integers(value: Any, what: str) -> tuple[int, ...]:
     return several(integer, value, what)
 
 
-def triples(value: Any, what: str) -> tuple[tuple[int, ...], ...]:
-    """Returns slices, each as (start, stop, step)."""
-    return several(integers, value, what)
-
-
 READ: dict[str, Callable[[Any, str], Any]] = {
     "exponent": number,
     "dtype": dtype_of,
-    "slices": triples,
+    "slices": lambda value, what: several(integers, value, what),
     "rank": count,
     "shape": counts,
     "order": counts,

@@ -100,11 +100,6 @@ def slice_(operands: Operands) -> Array:
     return operands.x[tuple(picked)]
 
 
-def unsqueeze(operands: Operands) -> Array:
-    """Computes an ONNX Unsqueeze at indices of the second input, or an attribute in old models."""
-    return np.expand_dims(operands.x, tuple(operands.numbers(1, "axes")))
-
-
 def squeeze(operands: Operands) -> Array:
     """Computes an ONNX Squeeze of axes of the second input, or an attribute; of all by default."""
     axes = operands.numbers(1, "axes")
@@ -209,7 +204,9 @@ MOVES: dict[str, Callable[[Operands], Sequence[Array]]] = {
     "Split": split,
     "Squeeze": single_output(squeeze),
     "Transpose": single_output(lambda operands: np.transpose(operands.x, operands.attributes.get("perm"))),
-    "Unsqueeze": single_output(unsqueeze),
+    "Unsqueeze": single_output(
+        lambda operands: np.expand_dims(operands.x, tuple(operands.numbers(1, "axes")))
+    ),
 }
 FOLDS = {
     **MOVES,

@@ -16,11 +16,6 @@ from stepnet.importers.placed import Placed
 from stepnet.layout.files.openvino.call import OpenVinoCall, Rule
 
 
-def convolution(call: OpenVinoCall) -> Placed:
-    """Computes the result of OpenVINO's Convolution, whose weight is [out, in, sizes ...]."""
-    return convolved(call, call.operand(1), 1)
-
-
 def grouped_convolution(call: OpenVinoCall) -> Placed:
     """Computes the result of OpenVINO's GroupConvolution, whose weight has the groups as its first axis."""
     weight = call.operand(1)
@@ -111,7 +106,7 @@ def padded(call: OpenVinoCall) -> Placed:
 
 WINDOWS: Mapping[str, Rule] = {
     "AvgPool": pooling("mean"),
-    "Convolution": convolution,
+    "Convolution": lambda call: convolved(call, call.operand(1), 1),
     "ConvolutionBackpropData": transposed,
     "GroupConvolution": grouped_convolution,
     "MaxPool": pooling("max"),
