@@ -8,16 +8,6 @@ from stepnet.keras.packed_inputs import PackedInputs
 from stepnet.keras.recurrences import Results
 
 
-def no_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
-    """Returns None: Keras' own loop finds the shapes of symbolic results. The arguments are not read."""
-    return None
-
-
-def unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function as it is, for backends that trace none (see `KerasBackend.without_tracing`)."""
-    return function
-
-
 @dataclass(frozen=True)
 class KerasBackend:
     """The way in which calls of recurrent layers run on a backend of Keras.
@@ -30,5 +20,5 @@ class KerasBackend:
     """
 
     prepare: Callable[[Any, PackedInputs, Any, Any, bool], Callable[[], Results]]
-    symbolic_results: Callable[[Any, PackedInputs, Any, bool], Results | None] = no_results
-    without_tracing: Callable[..., Any] = unchanged
+    symbolic_results: Callable[[Any, PackedInputs, Any, bool], Results | None] = lambda _, __, ___, ____: None
+    without_tracing: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function

@@ -43,15 +43,10 @@ Accepts = Callable[["Absorbed", Net], bool]
 """Decides if a recurrence may absorb nodes; the second argument is the net after the move."""
 
 
-def always(absorbed: "Absorbed", after: Net) -> bool:
-    """Accepts every move of nodes into a recurrence: the default decision of `absorb`."""
-    return True
-
-
-def absorb(net: Net, accepts: Accepts = always) -> Net:
+def absorb(net: Net, accepts: Accepts = lambda _, __: True) -> Net:
     """Moves work that is done for each step, before or after a recurrence of the net, into the body of the
     recurrence (the net of its step), so that its operands and results need no arrays of all steps. accepts:
-    decides on each move.
+    decides on each move; by default all are made.
     """
     while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
         net = after
