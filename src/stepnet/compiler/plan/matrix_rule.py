@@ -272,8 +272,8 @@ class RuleFinder:
     def terms(self, number: int) -> tuple[list[int], list[list[int]]]:
         """Returns the factors of the matrix in its next value, and those of all other terms."""
         decay, writes = list[list[int]](), list[list[int]]()
-        for term in self.added(number):
-            factors = self.factors(term)
+        for term in self.parts("add", number):
+            factors = self.parts("multiply", term)
             others = [n for n in factors if n != self.memory]
             if len(others) < len(factors):
                 require(len(others) == len(factors) - 1, "its memory is not scaled by a number")
@@ -285,18 +285,11 @@ class RuleFinder:
         require(bool(writes), "nothing is written to it")
         return decay[0], writes
 
-    def added(self, number: int) -> list[int]:
-        """Lists the terms of a sum as large as the matrix."""
+    def parts(self, operation: str, number: int) -> list[int]:
+        """Lists the terms of a sum ("add"), or the factors of a product ("multiply"), of the matrix's size."""
         node = self.body.nodes[number]
-        if node.operation == "add" and node.type.shape == self.type.shape:
-            return [term for operand in node.inputs for term in self.added(operand)]
-        return [number]
-
-    def factors(self, number: int) -> list[int]:
-        """Lists the factors of a product as large as the matrix."""
-        node = self.body.nodes[number]
-        if node.operation == "multiply" and node.type.shape == self.type.shape:
-            return [factor for operand in node.inputs for factor in self.factors(operand)]
+        if node.operation == operation and node.type.shape == self.type.shape:
+            return [part for operand in node.inputs for part in self.parts(operation, operand)]
         return [number]
 
     def varies(self, number: int, axes: "list[int] | tuple[int, ...]") -> bool:
