@@ -286,7 +286,7 @@ class RuleFinder:
         return decay[0], writes
 
     def parts(self, operation: str, number: int) -> list[int]:
-        """Lists the terms of a sum ("add"), or the factors of a product ("multiply"), of the matrix's size."""
+        """Lists the terms of a sum ("add"), or factors of a product ("multiply"), of the matrix's size."""
         node = self.body.nodes[number]
         if node.operation == operation and node.type.shape == self.type.shape:
             return [part for operand in node.inputs for part in self.parts(operation, operand)]
