@@ -22,15 +22,7 @@ import stepnet.torch
 from stepnet.compiler import targets as engines
 from stepnet.compiler.net import HOST, Net, Node
 from stepnet.compiler.net.totals import total_of
-from stepnet.compiler.plan import (
-    PIPELINE,
-    BlockCosts,
-    CostModel,
-    FiberCosts,
-    Pipeline,
-    Plan,
-    Schedule,
-)
+from stepnet.compiler.plan import PIPELINE, BlockCosts, CostModel, FiberCosts, Pipeline, Plan, Schedule
 from stepnet.compiler.targets import Call, CalledKernel, Places, PreparedCall, Results, TableLayout
 from stepnet.compiler.targets.interpreter import InterpretedNet
 from stepnet.compiler.targets.schedule_kernel import Means, in_parts

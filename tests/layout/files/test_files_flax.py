@@ -10,15 +10,7 @@ import msgpack
 import numpy as np
 import pytest
 from constants import Constants
-from containers import (
-    assert_not_written,
-    assert_refused,
-    assert_same,
-    changed,
-    refusal,
-    refused,
-    samples,
-)
+from containers import assert_not_written, assert_refused, assert_same, changed, refusal, refused, samples
 from memory import memory
 
 from stepnet.layout.files.flax import read, write

@@ -9,14 +9,7 @@ from stepnet.arrow.folders.listing import ENDINGS, Listing
 from stepnet.arrow.folders.plan import ARROW_ENDINGS, Job, jobs_of
 from stepnet.arrow.folders.result_files import COMPRESSIONS
 from stepnet.arrow.folders.tables import FILES, TableFile
-from stepnet.arrow.predictor import (
-    JOINED,
-    Predictor,
-    Selection,
-    check_columns,
-    read_source,
-    runnable_of,
-)
+from stepnet.arrow.predictor import JOINED, Predictor, Selection, check_columns, read_source, runnable_of
 from stepnet.arrow.runnable import OUTPUTS
 from stepnet.compiler.targets import checked_engine
 from stepnet.compiler.values.arguments import choice, flag, instance, local_path

@@ -33,14 +33,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cpu.products.matrix import TILE_WRITERS, MatrixTiles
     from stepnet.compiler.targets.cpu.products.reads import FarReads, cycle_seconds
     from stepnet.compiler.targets.cpu.products.tile import FetchList, LeftOperand, accumulate
-    from stepnet.compiler.targets.cpu.products.tiles import (
-        LARGE_BYTES,
-        Tile,
-        cheapest,
-        cover,
-        cycles,
-        tiles,
-    )
+    from stepnet.compiler.targets.cpu.products.tiles import LARGE_BYTES, Tile, cheapest, cover, cycles, tiles
     from stepnet.compiler.targets.cpu.rates import NAMES, key_of, store_rates, stored_rates
     from stepnet.compiler.targets.cpu.threads.exchanges import ExchangeRates, Rounds
     from stepnet.compiler.targets.cpu.writing.code import I8, I16, I32, I64, POINTER, Code

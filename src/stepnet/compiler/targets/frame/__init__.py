@@ -38,11 +38,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.frame.integer_products import column_scales
     from stepnet.compiler.targets.frame.lowering import lowered_step
     from stepnet.compiler.targets.frame.over_sequences import codes_of
-    from stepnet.compiler.targets.frame.recorder import (
-        INTRINSICS,
-        FrameRegister,
-        Recorder,
-    )
+    from stepnet.compiler.targets.frame.recorder import INTRINSICS, FrameRegister, Recorder
 
 __all__ = [
     "DEVICES",

@@ -14,12 +14,7 @@ from stepnet.compiler.targets.cpu.emit.cells import ABREAST, CellCode, TileCell,
 from stepnet.compiler.targets.cpu.emit.reductions import combine_vectors, fold_vector
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.lower.loops import FoldLoop, InnerReduceLoop, UnitLoop
-from stepnet.compiler.targets.cpu.writing.code import (
-    element_type,
-    register_type,
-    store_vector,
-    width_of,
-)
+from stepnet.compiler.targets.cpu.writing.code import element_type, register_type, store_vector, width_of
 from stepnet.compiler.targets.cpu.writing.pointwise import pointwise
 
 COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}

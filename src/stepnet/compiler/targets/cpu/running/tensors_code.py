@@ -6,13 +6,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.call_block import DONE, FRESH, LIST, NEXT, NO_ARRAY
-from stepnet.compiler.targets.cpu.running.tensors import (
-    DLTENSOR,
-    GAP,
-    TABLE,
-    TENSOR,
-    VALUE,
-)
+from stepnet.compiler.targets.cpu.running.tensors import DLTENSOR, GAP, TABLE, TENSOR, VALUE
 from stepnet.compiler.targets.cpu.writing.code import I32, I64, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 from stepnet.compiler.values.lending import ON_CPU, ROOM
