@@ -7,7 +7,4 @@ from stepnet.arrow.predictor import Predictor, predict
 
 __all__ = ["Predictor", "Progress", "Summary", "predict", "run"]
 
-
-def __dir__() -> list[str]:
-    """Returns the public names of the module."""
-    return sorted(__all__)
+__dir__ = __all__.copy

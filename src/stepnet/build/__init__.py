@@ -6,6 +6,4 @@ from stepnet.build.loaded import Library, load
 
 __all__ = ["Build", "DeviceBuild", "Library", "build", "load"]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

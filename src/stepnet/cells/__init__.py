@@ -91,8 +91,4 @@ __getattr__ = late_names(
     ("state_space", "mamba mamba2"),
     ("xlstm", "mlstm slstm"),
 )
-
-
-def __dir__() -> list[str]:
-    """Returns the public names of the module."""
-    return sorted(__all__)
+__dir__ = __all__.copy

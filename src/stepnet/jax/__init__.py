@@ -8,7 +8,4 @@ from stepnet.jax.recurrence import scan
 
 __all__ = ["scan"]
 
-
-def __dir__() -> list[str]:
-    """Lists the public names, for completion."""
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -29,7 +29,4 @@ __all__ = [
     "report",
 ]
 
-
-def __dir__() -> list[str]:
-    """Lists the public names, for completion."""
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -25,7 +25,4 @@ __all__ = [
     "verify",
 ]
 
-
-def __dir__() -> list[str]:
-    """Returns the public names of the module."""
-    return sorted(__all__)
+__dir__ = __all__.copy

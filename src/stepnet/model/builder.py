@@ -468,6 +468,4 @@ def foreach(body: Callable[[Any, Any], Any], inputs: Any, state: Any, *, engine:
     return scan(step, state, inputs, engine=engine)
 
 
-def __dir__() -> list[str]:
-    """Lists the public names of the module."""
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -216,6 +216,4 @@ def high(words: Any) -> Any:
     return (words >> 32) & 0xFFFFFFFF
 
 
-def __dir__() -> list[str]:
-    """Lists the public names of the module."""
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -12,7 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "Prepared", "load", "save"]
 
 __getattr__ = late_names(__name__, ("backend", "Backend Prepared"), ("saving", "save"))
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy

@@ -10,7 +10,4 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 __getattr__ = late_names(__name__, ("loading", "load"))
-
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy

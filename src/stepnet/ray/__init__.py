@@ -8,7 +8,4 @@ from stepnet.ray.worker import WorkerError
 
 __all__ = ["WorkerError", "predict"]
 
-
-def __dir__() -> list[str]:
-    """Returns the public names of the module."""
-    return sorted(__all__)
+__dir__ = __all__.copy

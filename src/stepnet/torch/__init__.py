@@ -39,7 +39,4 @@ __all__ = [
     "trace",
 ]
 
-
-def __dir__() -> list[str]:
-    """Lists the public names, for completion."""
-    return sorted(__all__)
+__dir__ = __all__.copy
