@@ -44,14 +44,16 @@ def deep(text: str, modules: Mapping[str, Path]) -> Iterator[str]:
 
 
 def shown(package: str, modules: Mapping[str, Path]) -> set[str]:
-    """The full names in the `__all__` of a package, of which some are those of its modules, too."""
-    path = modules.get(package)
-    for node in (
-        ast.parse(path.read_text(encoding="utf-8")).body if path is not None and path.exists() else ()
-    ):
+    """The full names that a package shows, in its `__all__` or imported as themselves, of which some are
+    those of its modules, too.
+    """
+    path, found = modules.get(package), set[str]()
+    for node in statements(ast.parse(path.read_text("utf-8"))) if path is not None and path.exists() else ():
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return {f"{package}.{name}" for name in ast.literal_eval(node.value)}
-    return set()
+            found.update(ast.literal_eval(node.value))
+        elif isinstance(node, ast.ImportFrom):
+            found.update(alias.name for alias in node.names if alias.asname == alias.name)
+    return {f"{package}.{name}" for name in found}
 
 
 def modules() -> dict[str, Path]:

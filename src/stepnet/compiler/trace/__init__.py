@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
-    from stepnet.compiler.trace.composed import COMPOSED
-    from stepnet.compiler.trace.numpy_functions import FUNCTIONS
-    from stepnet.compiler.trace.spec import Spec
-    from stepnet.compiler.trace.step import trace_step
-    from stepnet.compiler.trace.ufuncs import UFUNCS
-
-__all__ = ["COMPOSED", "FUNCTIONS", "UFUNCS", "Spec", "trace_step"]
+    from stepnet.compiler.trace.composed import COMPOSED as COMPOSED
+    from stepnet.compiler.trace.numpy_functions import FUNCTIONS as FUNCTIONS
+    from stepnet.compiler.trace.spec import Spec as Spec
+    from stepnet.compiler.trace.step import trace_step as trace_step
+    from stepnet.compiler.trace.ufuncs import UFUNCS as UFUNCS
 
 __getattr__ = late_names(
     __name__,

@@ -11,23 +11,15 @@ from typing import TYPE_CHECKING
 from stepnet.compiler.values.fork_guard import late_names
 
 if TYPE_CHECKING:
-    from stepnet.layout.files.choice import LayoutChoice
-    from stepnet.layout.files.formats import FORMATS, kind, read, write
-    from stepnet.layout.files.interchange import convert_file
-    from stepnet.layout.files.model import FileContents, Module
-    from stepnet.layout.files.verified import weights
-
-__all__ = [
-    "FORMATS",
-    "FileContents",
-    "LayoutChoice",
-    "Module",
-    "convert_file",
-    "kind",
-    "read",
-    "weights",
-    "write",
-]
+    from stepnet.layout.files.choice import LayoutChoice as LayoutChoice
+    from stepnet.layout.files.formats import FORMATS as FORMATS
+    from stepnet.layout.files.formats import kind as kind
+    from stepnet.layout.files.formats import read as read
+    from stepnet.layout.files.formats import write as write
+    from stepnet.layout.files.interchange import convert_file as convert_file
+    from stepnet.layout.files.model import FileContents as FileContents
+    from stepnet.layout.files.model import Module as Module
+    from stepnet.layout.files.verified import weights as weights
 
 __getattr__ = late_names(
     __name__,
