@@ -92,7 +92,7 @@ class Prepared(base.BackendRep):
         given = x if len(sequences) == 1 else sequences
         results = graph(given, statics=statics or None, lengths=lengths, engine=self.engine)
         outputs = [results] if len(model.outputs) == 1 else [results[name] for name in model.outputs]
-        is_padding = None if lengths is None else np.greater_equal(np.arange(x.shape[1]), lengths[:, None])
+        is_padding = None if lengths is None else padding_mask(lengths, x.shape[1])
         return tuple(
             as_in_onnx(name, np.asarray(output), model.ends[name], is_padding, self.types[name])
             for output, name in zip(outputs, model.outputs, strict=True)
@@ -114,6 +114,11 @@ def weights(walk: Walk, names: Sequence[str]) -> list[str]:
         if slot in WEIGHTS and operand
     }
     return [name for name in names if (walk.main, name) in read]
+
+
+def padding_mask(lengths: Array, count: int) -> Array:
+    """Computes a mask [batch, count] that is true in the padding after sequences of these lengths."""
+    return np.greater_equal(np.arange(count), lengths[:, None])
 
 
 def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:

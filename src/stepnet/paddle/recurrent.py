@@ -1,6 +1,6 @@
 """Computes Paddle's recurrent operators: rnn over padded arrays; gru, lstm and variants over ragged ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -306,7 +306,7 @@ def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
     return {"Hidden": x.lettered(outputs["h"], RAGGED), "Cell": x.lettered(outputs["c"], RAGGED)}
 
 
-SEQUENCE_OPERATORS = {
+SEQUENCE_OPERATORS: Mapping[str, Callable[[PaddleCall], Results]] = {
     "fusion_gru": fusion_gru,
     "fusion_lstm": lambda call: lstm_over(
         call, projected(call, ragged(call.operand())), weight(call, "WeightH")

@@ -75,7 +75,12 @@ def concatenate(*arrays: Array, axis: int) -> Array:
 
 def over_axes(function: Callable[..., Array]) -> Callable[..., Array]:
     """Makes the meaning of a reduction over feature axes, counted from the end. function: NumPy's."""
-    return lambda x, *, axes: function(x, axis=axes)
+
+    def reduced(x: Array, *, axes: tuple[int, ...]) -> Array:
+        """Reduces the feature axes `axes` of x."""
+        return function(x, axis=axes)
+
+    return reduced
 
 
 def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
