@@ -6,26 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from stepnet.cli import options
 from stepnet.cli.models import library_name
-from stepnet.cli.options import (
-    DropOption,
-    Force,
-    From,
-    Json,
-    Model,
-    Part,
-    RecurrentOnly,
-    SemanticsOptions,
-    SizeOptions,
-    StackOption,
-    StepsOption,
-    choice,
-)
 from stepnet.cli.writing import write_json, write_left_out, write_notes
 
 
 def build(
-    file: Model,
+    file: options.Model,
     output: Annotated[
         str,
         typer.Option("--output", "-o", metavar="FOLDER", help="The folder for the files of the library."),
@@ -67,16 +54,16 @@ def build(
         str | None,
         typer.Option(help="Store the weights of a device in 2 bytes: float16 or bfloat16."),
     ] = None,
-    recurrent_only: RecurrentOnly = False,
-    steps: StepsOption = None,
-    layout: From = None,
-    module: Part = None,
-    size: SizeOptions = None,
-    semantics: SemanticsOptions = None,
-    stack: StackOption = False,
-    drop: DropOption = None,
-    force: Force = False,
-    as_json: Json = False,
+    recurrent_only: options.RecurrentOnly = False,
+    steps: options.StepsOption = None,
+    layout: options.From = None,
+    module: options.Part = None,
+    size: options.SizeOptions = None,
+    semantics: options.SemanticsOptions = None,
+    stack: options.StackOption = False,
+    drop: options.DropOption = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Build a library for C, for Linux, from the model of FILE: a header, a static and a shared library. It
     needs no Python. With --target c, build C99 source code for any machine, also one without an operating
@@ -89,7 +76,7 @@ def build(
     from stepnet.compiler.values.arguments import is_any
     from stepnet.model.file import read_model
 
-    chosen = choice(layout, module, size, semantics, stack, drop)
+    chosen = options.choice(layout, module, size, semantics, stack, drop)
     source = read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
     built = building.build(
         source.model,

@@ -8,24 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stepnet.cli.options import (
-    ColumnOption,
-    DropOption,
-    DtypeOption,
-    Force,
-    From,
-    InputsOption,
-    Json,
-    Model,
-    Part,
-    RecurrentOnly,
-    SemanticsOptions,
-    SizeOptions,
-    StackOption,
-    StepsOption,
-    check_column,
-    choice,
-)
+from stepnet.cli import options
 from stepnet.cli.writing import count_text, names_text, write_json, write_left_out, write_notes
 
 USUAL = {".pt": "torch", ".pth": "torch", ".keras": "keras", ".h5": "keras"}
@@ -33,7 +16,7 @@ USUAL = {".pt": "torch", ".pth": "torch", ".keras": "keras", ".h5": "keras"}
 
 
 def convert(
-    file: Model,
+    file: options.Model,
     saved: Annotated[
         Path | None, typer.Argument(metavar="[OUTPUT]", help="The new file, in place of --output.")
     ] = None,
@@ -44,12 +27,12 @@ def convert(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The new file; its ending decides its kind.")
     ] = None,
-    layout: From = None,
-    module: Part = None,
-    size: SizeOptions = None,
-    semantics: SemanticsOptions = None,
-    stack: StackOption = False,
-    dtype: DtypeOption = None,
+    layout: options.From = None,
+    module: options.Part = None,
+    size: options.SizeOptions = None,
+    semantics: options.SemanticsOptions = None,
+    stack: options.StackOption = False,
+    dtype: options.DtypeOption = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Refuse a conversion that is not bit-exact.")
     ] = False,
@@ -57,19 +40,19 @@ def convert(
         str,
         typer.Option(help="What to do with the other arrays: drop or copy."),
     ] = "drop",
-    drop: DropOption = None,
-    recurrent_only: RecurrentOnly = False,
+    drop: options.DropOption = None,
+    recurrent_only: options.RecurrentOnly = False,
     strip: Annotated[
         str, typer.Option(metavar="PREFIX", help="A prefix to remove from the names: state_dict.model.")
     ] = "",
     verify: Annotated[
         bool, typer.Option("--verify", help="Run the new file and compare the outputs with those of FILE.")
     ] = False,
-    steps: StepsOption = None,
-    inputs: InputsOption = None,
-    column: ColumnOption = None,
-    force: Force = False,
-    as_json: Json = False,
+    steps: options.StepsOption = None,
+    inputs: options.InputsOption = None,
+    column: options.ColumnOption = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write the recurrent layers of FILE in another framework's layout and kind of file.
 
@@ -80,7 +63,7 @@ def convert(
         raise typer.BadParameter("give the new file once: as --output, or behind FILE")
     output = output or saved
     assert output is not None
-    check_column(column, inputs)
+    options.check_column(column, inputs)
     if inputs and not verify:
         raise typer.BadParameter("--inputs are the sequences of --verify: give --verify too")
     is_whole = output.suffix == SAVED and file.suffix != SAVED
@@ -93,7 +76,7 @@ def convert(
             raise typer.BadParameter(
                 f"--to, --dtype, --strip, --exact and --rest are not for a {output.suffix} file of a model"
             )
-        chosen = choice(layout, module, size, semantics, stack, drop)
+        chosen = options.choice(layout, module, size, semantics, stack, drop)
         source = read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
         samples = samples_of(inputs, source, column) if inputs else None
         save_whole(source, output, verify, force, as_json, samples)
@@ -115,7 +98,7 @@ def convert(
     from stepnet.layout.files.interchange import convert_file
     from stepnet.layout.files.model import bare
 
-    chosen = choice(layout, module, size, semantics, stack, drop)
+    chosen = options.choice(layout, module, size, semantics, stack, drop)
     with work_bar("modules", None, shown=not as_json) as advance:
         done = convert_file(
             file,
@@ -215,7 +198,7 @@ def verify(
     first: Annotated[str, typer.Argument(metavar="A", help="A file, or a layout.")],
     second: Annotated[str, typer.Argument(metavar="B", help="A file, or a layout.")],
     seed: Annotated[int, typer.Option(help="The seed of the random sequences.")] = 0,
-    layout: From = None,
+    layout: options.From = None,
     module: Annotated[
         list[str] | None,
         typer.Option(
@@ -225,16 +208,16 @@ def verify(
             help="The name of a recurrent layer to compare, if a file has several.",
         ),
     ] = None,
-    semantics: SemanticsOptions = None,
-    stack: StackOption = False,
-    size: SizeOptions = None,
-    drop: DropOption = None,
-    dtype: DtypeOption = None,
-    recurrent_only: RecurrentOnly = False,
-    steps: StepsOption = None,
-    inputs: InputsOption = None,
-    column: ColumnOption = None,
-    as_json: Json = False,
+    semantics: options.SemanticsOptions = None,
+    stack: options.StackOption = False,
+    size: options.SizeOptions = None,
+    drop: options.DropOption = None,
+    dtype: options.DtypeOption = None,
+    recurrent_only: options.RecurrentOnly = False,
+    steps: options.StepsOption = None,
+    inputs: options.InputsOption = None,
+    column: options.ColumnOption = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run two models on the same sequences, and print how far they differ.
 
@@ -248,8 +231,8 @@ def verify(
     from stepnet.compiler.values.arguments import is_any
     from stepnet.explain.bars import work_bar
 
-    chosen, any_steps = choice(layout, module, size, semantics, stack, drop), is_any(steps)
-    check_column(column, inputs)
+    chosen, any_steps = options.choice(layout, module, size, semantics, stack, drop), is_any(steps)
+    options.check_column(column, inputs)
     with work_bar("sequences" if inputs else "modules", None, shown=not as_json) as advance:
         if inputs:
             data = inputs, column

@@ -6,22 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepnet.cli.options import (
-    DropOption,
-    DtypeOption,
-    Engine,
-    Force,
-    From,
-    Json,
-    Model,
-    Part,
-    RecurrentOnly,
-    SemanticsOptions,
-    SizeOptions,
-    StackOption,
-    StepsOption,
-    choice,
-)
+from stepnet.cli import options
 from stepnet.cli.writing import write_json, write_left_out
 
 WIDE = 1 << 10
@@ -29,19 +14,19 @@ WIDE = 1 << 10
 
 
 def show(
-    file: Model,
-    layout: From = None,
-    module: Part = None,
-    size: SizeOptions = None,
-    semantics: SemanticsOptions = None,
-    stack: StackOption = False,
+    file: options.Model,
+    layout: options.From = None,
+    module: options.Part = None,
+    size: options.SizeOptions = None,
+    semantics: options.SemanticsOptions = None,
+    stack: options.StackOption = False,
     target: Annotated[str | None, typer.Option("--to", help="The layout to show its numbers in.")] = None,
-    dtype: DtypeOption = None,
+    dtype: options.DtypeOption = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a web page with the picture to this file.")
     ] = None,
-    force: Force = False,
-    as_json: Json = False,
+    force: options.Force = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show the model of FILE: its layers, the shapes of their outputs, and their parameters.
 
@@ -52,7 +37,10 @@ def show(
 
     from stepnet.cli.report.show import ShownFile
 
-    chosen, console = choice(layout, module, size, semantics, stack), Console(highlight=False, quiet=as_json)
+    chosen, console = (
+        options.choice(layout, module, size, semantics, stack),
+        Console(highlight=False, quiet=as_json),
+    )
     done = ShownFile(file, chosen, target, dtype, html, force, console).show()
     if as_json:
         write_json(done)
@@ -60,7 +48,7 @@ def show(
 
 def layouts(
     name: Annotated[str | None, typer.Argument(help="A layout; without it, all of them.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """List the layouts that stepnet knows, or describe one of them."""
     from rich.console import Console
@@ -80,17 +68,17 @@ def layouts(
 
 
 def explain(
-    file: Model,
-    layout: From = None,
-    module: Part = None,
-    size: SizeOptions = None,
-    semantics: SemanticsOptions = None,
-    stack: StackOption = False,
-    drop: DropOption = None,
-    recurrent_only: RecurrentOnly = False,
-    steps: StepsOption = None,
-    engine: Engine = "auto",
-    as_json: Json = False,
+    file: options.Model,
+    layout: options.From = None,
+    module: options.Part = None,
+    size: options.SizeOptions = None,
+    semantics: options.SemanticsOptions = None,
+    stack: options.StackOption = False,
+    drop: options.DropOption = None,
+    recurrent_only: options.RecurrentOnly = False,
+    steps: options.StepsOption = None,
+    engine: options.Engine = "auto",
+    as_json: options.Json = False,
 ) -> None:
     """Print the plan of the model of FILE: what runs when, what it costs, and on which engine.
 
@@ -100,7 +88,7 @@ def explain(
     from stepnet.explain.layers import model_facts
     from stepnet.model.file import read_model
 
-    chosen = choice(layout, module, size, semantics, stack, drop)
+    chosen = options.choice(layout, module, size, semantics, stack, drop)
     source = read_model(file, chosen, recurrent_only=recurrent_only, any_steps=is_any(steps))
     if as_json:
         plans = [{"name": name, **asdict(facts)} for name, facts in model_facts(source.model, engine)]

@@ -6,22 +6,8 @@ from typing import Annotated
 
 import typer
 
+from stepnet.cli import options
 from stepnet.cli.models import load_runnable
-from stepnet.cli.options import (
-    DropOption,
-    Engine,
-    Force,
-    From,
-    Json,
-    Model,
-    Part,
-    RecurrentOnly,
-    SemanticsOptions,
-    SizeOptions,
-    StackOption,
-    StepsOption,
-    choice,
-)
 from stepnet.cli.writing import write_json, write_notes
 
 
@@ -48,7 +34,7 @@ class Compression(StrEnum):
 
 
 def run(
-    file: Model,
+    file: options.Model,
     output: Annotated[
         str,
         typer.Option(
@@ -97,16 +83,16 @@ def run(
         Compression | None,
         typer.Option(help="For Parquet snappy (default), none or zstd; for Arrow none (default) or zstd."),
     ] = None,
-    recurrent_only: RecurrentOnly = False,
-    steps: StepsOption = None,
-    layout: From = None,
-    module: Part = None,
-    size: SizeOptions = None,
-    semantics: SemanticsOptions = None,
-    stack: StackOption = False,
-    drop: DropOption = None,
-    force: Force = False,
-    engine: Engine = "auto",
+    recurrent_only: options.RecurrentOnly = False,
+    steps: options.StepsOption = None,
+    layout: options.From = None,
+    module: options.Part = None,
+    size: options.SizeOptions = None,
+    semantics: options.SemanticsOptions = None,
+    stack: options.StackOption = False,
+    drop: options.DropOption = None,
+    force: options.Force = False,
+    engine: options.Engine = "auto",
     trust: Annotated[
         bool,
         typer.Option(
@@ -114,7 +100,7 @@ def run(
             help="Permit to run the machine code of FILE, a library lib*.so that `stepnet build` made.",
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run the model of FILE over sequences in Parquet and Arrow files, which may be larger than memory.
 
@@ -136,7 +122,7 @@ def run(
 
     threads()  # raises an error for a wrong environment variable, ahead of those that name a file
 
-    chosen = choice(layout, module, size, semantics, stack, drop)
+    chosen = options.choice(layout, module, size, semantics, stack, drop)
     model = load_runnable(file, chosen, recurrent_only, trust, result is ResultKind.LAST, steps)
     notes = getattr(model, "notes", {})
     paths = [*(inputs or ()), *(also or ())]

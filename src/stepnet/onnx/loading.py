@@ -14,18 +14,8 @@ from stepnet.layout.files.onnx.graph import DEPTH, Constant, GraphNode, Key, Out
 from stepnet.layout.files.onnx.node import INPUTS
 from stepnet.layout.files.onnx.tensor import Proto, text
 from stepnet.layout.files.store import Store
+from stepnet.model.graph import axis_choice
 from stepnet.model.graph.array_model import ModelInput
-from stepnet.model.graph.axis_choice import (
-    MOST_WAYS,
-    REMEDY,
-    Apart,
-    agreed,
-    axes_of_sizes,
-    check_names,
-    first_fitting,
-    graph_of,
-    with_axes,
-)
 from stepnet.model.graph.graph import Graph
 from stepnet.onnx.axis_names import named_axes
 from stepnet.onnx.dependencies import unsupported
@@ -83,13 +73,13 @@ def loaded(
         raise ModelError(unsupported_text(path, missing, walk))
     declared = declared_inputs(proto, walk, axes, constants)
 
-    def build(chosen: Sequence[str], apart: Apart) -> Graph:
+    def build(chosen: Sequence[str], apart: axis_choice.Apart) -> Graph:
         """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
-        inputs = agreed([*map(model_input, declared, chosen)], apart)
-        return graph_of(OnnxModel(path, inputs, walk, store, constants, any_steps=any_steps))
+        inputs = axis_choice.agreed([*map(model_input, declared, chosen)], apart)
+        return axis_choice.graph_of(OnnxModel(path, inputs, walk, store, constants, any_steps=any_steps))
 
-    remedy = "" if all(text(value.name) in axes for value in declared) else REMEDY
-    return first_fitting(path, axes_choices(declared, walk, axes), build, remedy)
+    remedy = "" if all(text(value.name) in axes for value in declared) else axis_choice.REMEDY
+    return axis_choice.first_fitting(path, axes_choices(declared, walk, axes), build, remedy)
 
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
@@ -114,7 +104,7 @@ def declared_inputs(
     sources = walk.main.sources
     weights = {name for name, source in sources.items() if isinstance(source, Constant)} | {*constants}
     declared = [value for value in proto.graph.input if text(value.name) not in weights]
-    check_names(axes, [text(value.name) for value in declared])
+    axis_choice.check_names(axes, [text(value.name) for value in declared])
     return declared
 
 
@@ -130,7 +120,7 @@ def axes_choices(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> 
             for value in declared
         )
     )
-    first = list(islice(candidates, MOST_WAYS))
+    first = list(islice(candidates, axis_choice.MOST_WAYS))
     return chain(sorted(first, key=partial(contradictions, declared)), candidates)
 
 
@@ -170,7 +160,9 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
         read |= {3: {"N_T"}, 4: {"N__T", "N_T_"}}.get(rank, set[str]())
     if read:
         return sorted(read)
-    return named_axes(value, axes_of_sizes([size.dim_value for size in value.type.tensor_type.shape.dim]))
+    return named_axes(
+        value, axis_choice.axes_of_sizes([size.dim_value for size in value.type.tensor_type.shape.dim])
+    )
 
 
 def reads_windows(node: GraphNode, name: str, walk: Walk) -> bool:
@@ -227,4 +219,4 @@ def model_input(value: Proto, axes: str) -> ModelInput:
     dtype = "int32" if dtype in NARROW else dtype
     if axes == "lengths":
         return ModelInput(name, axes, (), dtype)
-    return with_axes(name, sizes, dtype, axes)
+    return axis_choice.with_axes(name, sizes, dtype, axes)

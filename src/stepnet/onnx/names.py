@@ -22,7 +22,7 @@ from stepnet.importers.padding import Special
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.pointwise import OPERATORS
 from stepnet.importers.products import matmul
-from stepnet.onnx import quantized, sequences
+from stepnet.onnx import quantized, sequences, shapes
 from stepnet.onnx.attention import attention
 from stepnet.onnx.branches import branch
 from stepnet.onnx.call import OnnxCall, Rule
@@ -33,18 +33,6 @@ from stepnet.onnx.orders import no_sort, product_of_sizes
 from stepnet.onnx.products import activated, fused_matmul, gemm
 from stepnet.onnx.recurrent import recurrence
 from stepnet.onnx.scans import scan
-from stepnet.onnx.shapes import (
-    concat,
-    constant_,
-    constant_of_shape,
-    expand,
-    flatten,
-    pad,
-    reshape,
-    size,
-    slice_,
-    split,
-)
 
 DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
@@ -241,9 +229,9 @@ ONNX: Mapping[str, OnnxOperator] = {
     "CastLike": OnnxOperator(lambda call: pointwise.cast(call.x, pointwise.dtype_of(call.operand(1)).name)),
     "Ceil": elementwise("ceil"),
     "Clip": OnnxOperator(lambda call: pointwise.clip(call.x, call.number(1, "min"), call.number(2, "max"))),
-    "Concat": OnnxOperator(concat),
-    "Constant": OnnxOperator(constant_),
-    "ConstantOfShape": OnnxOperator(constant_of_shape),
+    "Concat": OnnxOperator(shapes.concat),
+    "Constant": OnnxOperator(shapes.constant_),
+    "ConstantOfShape": OnnxOperator(shapes.constant_of_shape),
     "AveragePool": OnnxOperator(average_pool),
     "Conv": OnnxOperator(conv),
     "ConvTranspose": OnnxOperator(conv_transpose),
@@ -258,8 +246,8 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Equal": elementwise("equal"),
     "Erf": elementwise("erf"),
     "Exp": elementwise("exp"),
-    "Expand": OnnxOperator(expand, padding.moved),
-    "Flatten": OnnxOperator(flatten, padding.moved),
+    "Expand": OnnxOperator(shapes.expand, padding.moved),
+    "Flatten": OnnxOperator(shapes.flatten, padding.moved),
     "Floor": elementwise("floor"),
     "GRU": OnnxOperator(recurrence),
     "Gather": OnnxOperator(lambda call: selecting.gather(call.x, call.operand(1), call.axis(0), call.padded)),
@@ -292,7 +280,7 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Not": elementwise("logical_not"),
     "Or": elementwise("logical_or"),
     "PRelu": elementwise("leaky_relu"),
-    "Pad": OnnxOperator(pad),
+    "Pad": OnnxOperator(shapes.pad),
     "Pow": of_operands(pointwise.power, 2),
     "RNN": OnnxOperator(recurrence),
     "Range": OnnxOperator(
@@ -309,7 +297,7 @@ ONNX: Mapping[str, OnnxOperator] = {
     "ReduceMin": reduction("min"),
     "ReduceSum": reduction("sum"),
     "Relu": elementwise("relu"),
-    "Reshape": OnnxOperator(reshape, padding.moved),
+    "Reshape": OnnxOperator(shapes.reshape, padding.moved),
     "Round": elementwise("rint"),
     "Scan": OnnxOperator(scan),
     "ConcatFromSequence": OnnxOperator(sequences.concat_from_sequence),
@@ -327,12 +315,12 @@ ONNX: Mapping[str, OnnxOperator] = {
     "Sign": elementwise("sign"),
     "Sin": elementwise("sin"),
     "Sinh": elementwise("sinh"),
-    "Slice": OnnxOperator(slice_),
-    "Size": OnnxOperator(size),
+    "Slice": OnnxOperator(shapes.slice_),
+    "Size": OnnxOperator(shapes.size),
     "Softmax": over_axis(reductions.softmax),
     "Softplus": elementwise("softplus"),
     "Softsign": elementwise("softsign"),
-    "Split": OnnxOperator(split),
+    "Split": OnnxOperator(shapes.split),
     "Sqrt": elementwise("sqrt"),
     "Squeeze": OnnxOperator(lambda call: shaping.squeeze(call.x, call.integers(1, "axes")), padding.moved),
     "Sub": elementwise("subtract"),

@@ -11,16 +11,8 @@ from stepnet.layout.files.paddle import parameters, pir, protobuf
 from stepnet.layout.files.paddle.program import Array, PaddleProgram, Variable
 from stepnet.layout.files.paths import existing, reading
 from stepnet.layout.files.store import Store
+from stepnet.model.graph import axis_choice
 from stepnet.model.graph.array_model import ModelInput
-from stepnet.model.graph.axis_choice import (
-    Apart,
-    agreed,
-    axes_of_sizes,
-    check_names,
-    first_fitting,
-    graph_of,
-    with_axes,
-)
 from stepnet.model.graph.graph import Graph
 from stepnet.paddle.constants import dtype
 from stepnet.paddle.model import PaddleModel, needed
@@ -67,14 +59,14 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None, steps: str 
     program, arrays = read(source)
     check_supported(program)
     stated, any_steps = stated_axes(axes), is_any(steps)
-    check_names(stated, [variable.name for variable in program.inputs])
+    axis_choice.check_names(stated, [variable.name for variable in program.inputs])
 
-    def build(chosen: Sequence[str], apart: Apart) -> Graph:
+    def build(chosen: Sequence[str], apart: axis_choice.Apart) -> Graph:
         """Makes the graph for one choice of the inputs' axes, such as "NT_"; an error if they do not fit."""
-        inputs = agreed([*map(model_input, program.inputs, chosen)], apart)
-        return graph_of(PaddleModel(program.path, inputs, program, arrays, any_steps=any_steps))
+        inputs = axis_choice.agreed([*map(model_input, program.inputs, chosen)], apart)
+        return axis_choice.graph_of(PaddleModel(program.path, inputs, program, arrays, any_steps=any_steps))
 
-    return first_fitting(program.path, axes_choices(program, stated), build)
+    return axis_choice.first_fitting(program.path, axes_choices(program, stated), build)
 
 
 def program_path(path: Path) -> Path:
@@ -145,7 +137,7 @@ def possible(variable: Variable, program: PaddleProgram) -> list[str]:
             "one is supported"
         )
     rank = len(variable.sizes)
-    return ["S" + FEATURE * (rank - 1)] if variable.levels else axes_of_sizes(variable.sizes)
+    return ["S" + FEATURE * (rank - 1)] if variable.levels else axis_choice.axes_of_sizes(variable.sizes)
 
 
 def model_input(variable: Variable, axes: str) -> ModelInput:
@@ -155,4 +147,4 @@ def model_input(variable: Variable, axes: str) -> ModelInput:
     name = str(dtype(variable.dtype.name))
     if axes == "lengths":
         return ModelInput(variable.name, axes, (), name)
-    return with_axes(variable.name, variable.sizes, name, axes)
+    return axis_choice.with_axes(variable.name, variable.sizes, name, axes)

@@ -9,20 +9,10 @@ import numpy as np
 from stepnet.compiler.trace.traced import Traced
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import ModelError
+from stepnet.importers import recurrent
 from stepnet.importers.axes import AxesError, axis_names
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
-from stepnet.importers.recurrent import (
-    GATES,
-    SLOTS,
-    Activation,
-    PlacedCellStep,
-    PlacedLayer,
-    rows_of,
-    run_layer,
-    weight_shapes,
-    wrong_shape,
-)
 from stepnet.importers.selecting import concatenate, sliced
 from stepnet.importers.values import reshaped
 from stepnet.model.recurrence import RNN
@@ -43,7 +33,7 @@ class Mode:
     """
 
     cell: str
-    activations: tuple[Activation, ...]
+    activations: tuple[recurrent.Activation, ...]
     gates: str
 
 
@@ -74,7 +64,7 @@ def rnn(call: PaddleCall) -> Results:
             "projections are not supported"
         )
     x, states = call.operand("Input"), call.operands_of("PreState")
-    finals: list[list[Placed]] = [[] for _ in SLOTS[MODES[mode].cell]]
+    finals: list[list[Placed]] = [[] for _ in recurrent.SLOTS[MODES[mode].cell]]
     for layer in range(layers):
         indices = range(layer * directions, (layer + 1) * directions)
         initial = [sliced(state, 0, slice(indices.start, indices.stop)) for state in states]
@@ -109,12 +99,14 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], initial: li
         len(cells),
         R.shape[-1],
     )
-    expected = weight_shapes(mode.cell, directions, hidden)
-    if problem := wrong_shape(arrays, expected, f"{directions} x {hidden} units"):
+    expected = recurrent.weight_shapes(mode.cell, directions, hidden)
+    if problem := recurrent.wrong_shape(arrays, expected, f"{directions} x {hidden} units"):
         raise ModelError(problem)
-    step = PlacedCellStep(mode.cell, mode.activations, reset_after=mode.cell == "gru")
-    layer = PlacedLayer(arrays, (step,) * directions, (False, True)[:directions])
-    outputs, *memories = run_layer(layer, x, initial, call.optional("SequenceLength"), padded=call.padded)
+    step = recurrent.PlacedCellStep(mode.cell, mode.activations, reset_after=mode.cell == "gru")
+    layer = recurrent.PlacedLayer(arrays, (step,) * directions, (False, True)[:directions])
+    outputs, *memories = recurrent.run_layer(
+        layer, x, initial, call.optional("SequenceLength"), padded=call.padded
+    )
     concatenated = outputs.lettered(reshaped(outputs.value, (directions * hidden,)), "TN_")
     return [replace(concatenated, fact=outputs.fact), *memories]
 
@@ -123,7 +115,7 @@ def reordered(array: Array, mode: Mode) -> Array:
     """Reorders the gates of a weight [gates * hidden, ...] from Paddle's order to stepnet's, in which
     `PlacedLayer` takes them. mode: the kind of cell, with Paddle's order of its gates.
     """
-    gates = [mode.gates.index(gate) for gate in GATES[mode.cell]]
+    gates = [mode.gates.index(gate) for gate in recurrent.GATES[mode.cell]]
     hidden = array.shape[0] // len(gates)
     return array.reshape(len(gates), hidden, *array.shape[1:])[gates].reshape(array.shape)
 
@@ -207,7 +199,7 @@ def initial_memory(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
         array = None if value is None else value.array
         if array is not None and array.size != hidden:
             raise ModelError(f"its {slot} is a constant of {array.shape[0]} sequences")
-        return rows_of(x.value, None if array is None else array.reshape(hidden), hidden)
+        return recurrent.rows_of(x.value, None if array is None else array.reshape(hidden), hidden)
     if value.letters != ROWS:
         raise AxesError(f"its {slot} is [{axis_names(value.letters)}], and should be [{axis_names(ROWS)}]")
     return value.value

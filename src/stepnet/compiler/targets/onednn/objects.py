@@ -9,24 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from stepnet.compiler.targets.calibration import Calibration
-from stepnet.compiler.targets.onednn.interface import (
-    ARGUMENTS,
-    DEFAULT_STREAM,
-    DIFF,
-    DTYPES,
-    FROM,
-    QUERY_ARGUMENT,
-    QUERY_CELL,
-    QUERY_DIRECTION,
-    QUERY_PROPAGATION,
-    QUERY_SCRATCHPAD,
-    QUERY_WORKSPACE,
-    TAGS,
-    TO,
-    USER_SCRATCHPAD,
-    Dims,
-    ExecutionArgument,
-)
+from stepnet.compiler.targets.onednn import interface
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 
 Array = np.ndarray
@@ -66,9 +49,9 @@ def memory_descriptor(library: OneDnnLibrary, dims: Sequence[int], dtype: str, t
         "memory_desc",
         "dnnl_memory_desc_create_with_tag",
         len(dims),
-        Dims(*dims),
-        DTYPES[dtype],
-        TAGS[tag],
+        interface.Dims(*dims),
+        interface.DTYPES[dtype],
+        interface.TAGS[tag],
         asked=f"a memory {dtype}{list(dims)} {tag}",
     )
 
@@ -81,7 +64,7 @@ def attributes(library: OneDnnLibrary, calibration: Calibration | None, own_scra
     """
     owned = OwnedHandle.create(library, "primitive_attr", "dnnl_primitive_attr_create")
     if own_scratchpad:
-        library.call("dnnl_primitive_attr_set_scratchpad_mode", owned.handle, USER_SCRATCHPAD)
+        library.call("dnnl_primitive_attr_set_scratchpad_mode", owned.handle, interface.USER_SCRATCHPAD)
     if calibration is not None:
         scale, shift = c_float(calibration.scale), c_float(calibration.shift)
         library.call("dnnl_primitive_attr_set_rnn_data_qparams", owned.handle, scale, shift)
@@ -100,7 +83,7 @@ class PrimitiveDescription(OwnedHandle):
         direction, to check that the library read the request as it was meant.
         """
         numbers: list[int] = []
-        for query in (QUERY_PROPAGATION, QUERY_CELL, QUERY_DIRECTION):
+        for query in (interface.QUERY_PROPAGATION, interface.QUERY_CELL, interface.QUERY_DIRECTION):
             number = c_int()
             self.library.call("dnnl_primitive_desc_query", self.handle, query, 0, byref(number))
             numbers.append(number.value)
@@ -114,10 +97,10 @@ class PrimitiveDescription(OwnedHandle):
         name: a key of `ARGUMENTS`, with the prefix "diff_" for its gradient.
         """
         query = self.library.functions.dnnl_primitive_desc_query_md
-        special = {"workspace": QUERY_WORKSPACE, "scratchpad": QUERY_SCRATCHPAD}.get(name)
+        special = {"workspace": interface.QUERY_WORKSPACE, "scratchpad": interface.QUERY_SCRATCHPAD}.get(name)
         if special is not None:
             return query(self.handle, special, 0)
-        return query(self.handle, QUERY_ARGUMENT, number_of(name))
+        return query(self.handle, interface.QUERY_ARGUMENT, number_of(name))
 
     def size(self, name: str) -> int:
         """Returns the size in bytes of an argument, a key of `ARGUMENTS`; 0 if the primitive has none."""
@@ -127,7 +110,11 @@ class PrimitiveDescription(OwnedHandle):
 
 def number_of(name: str) -> int:
     """Returns oneDNN's number of an argument: a key of `ARGUMENTS`, or "diff_" and a key for a gradient."""
-    return DIFF + ARGUMENTS[name[5:]] if name.startswith("diff_") else ARGUMENTS[name]
+    return (
+        interface.DIFF + interface.ARGUMENTS[name[5:]]
+        if name.startswith("diff_")
+        else interface.ARGUMENTS[name]
+    )
 
 
 def aligned(size: int) -> Array:
@@ -167,11 +154,11 @@ class Primitive:
         self.library, self.description = library, description
         self.primitive = OwnedHandle.create(library, "primitive", "dnnl_primitive_create", description.handle)
         self.stream = OwnedHandle.create(
-            library, "stream", "dnnl_stream_create", library.engine, DEFAULT_STREAM
+            library, "stream", "dnnl_stream_create", library.engine, interface.DEFAULT_STREAM
         )
         self.memories: dict[int, MemoryObject] = {}
         self.indices: dict[int, int] = {}
-        self.arguments = (ExecutionArgument * 0)()
+        self.arguments = (interface.ExecutionArgument * 0)()
 
     def set(self, memories: Mapping[int, MemoryObject]) -> None:
         """Sets the memories of some arguments, by oneDNN's numbers, for later runs."""
@@ -179,8 +166,10 @@ class Primitive:
         self.memories.update(memories)
         if new:
             self.indices = {number: index for index, number in enumerate(self.memories)}
-            listed = [ExecutionArgument(number, memory.handle) for number, memory in self.memories.items()]
-            self.arguments = (ExecutionArgument * len(listed))(*listed)
+            listed = [
+                interface.ExecutionArgument(number, memory.handle) for number, memory in self.memories.items()
+            ]
+            self.arguments = (interface.ExecutionArgument * len(listed))(*listed)
             return
         for number, memory in memories.items():
             self.arguments[self.indices[number]].memory = memory.handle
@@ -215,6 +204,6 @@ def reordered(
     size = library.functions.dnnl_memory_desc_get_size(target.handle)
     memory = MemoryObject.over(library, target, aligned(size))
     run = Primitive(memory_desc)
-    run.set({FROM: MemoryObject.over(library, plain, source), TO: memory})
+    run.set({interface.FROM: MemoryObject.over(library, plain, source), interface.TO: memory})
     run.run()
     return memory

@@ -25,6 +25,7 @@ from stepnet.importers.convolving import join_steps, repeated, split_steps, step
 from stepnet.importers.placed import Placed, constant
 from stepnet.importers.products import matmul
 from stepnet.importers.sizes import STEPS, product
+from stepnet.layout.files.keras import normalising, windows
 from stepnet.layout.files.keras.activations import ACTIVATION_LAYERS, activated, prelu
 from stepnet.layout.files.keras.attention import (
     additive_attention,
@@ -36,17 +37,6 @@ from stepnet.layout.files.keras.call import KerasCall, Rule
 from stepnet.layout.files.keras.einsum import einsum_dense
 from stepnet.layout.files.keras.names import GROUPED, LOOKED_THROUGH
 from stepnet.layout.files.keras.nodes import Config, class_of, rows, table
-from stepnet.layout.files.keras.normalising import (
-    LEAST,
-    batch_norm,
-    group_norm,
-    layer_norm,
-    normalization,
-    of_length_one,
-    rescaling,
-    rms_norm,
-    unit_norm,
-)
 from stepnet.layout.files.keras.operations import OPERATIONS
 from stepnet.layout.files.keras.rules import (
     concatenate,
@@ -58,17 +48,6 @@ from stepnet.layout.files.keras.rules import (
     steps_that_differ,
     with_bias,
     zero_like,
-)
-from stepnet.layout.files.keras.windows import (
-    adaptive_pooling,
-    convolution,
-    convolution_transposed,
-    cropped,
-    depthwise,
-    pooling,
-    repeated_steps,
-    separable,
-    zeros_around,
 )
 
 
@@ -187,7 +166,10 @@ def dot(call: KerasCall) -> Placed:
         raise ModelError("it goes over the sequences, which mixes them")
     a, b = call.operands
     if call.setting("normalize", False):
-        a, b = (of_length_one(x, [axis], LEAST) for x, axis in zip((a, b), axes, strict=True))
+        a, b = (
+            normalising.of_length_one(x, [axis], normalising.LEAST)
+            for x, axis in zip((a, b), axes, strict=True)
+        )
     if max(len(a.axes), len(b.axes)) > 3:
         raise ModelError(f"it is called on {text_of(a.axes)} and {text_of(b.axes)}: at most 3 axes each")
     row, column = len(a.axes) == 2, len(b.axes) == 2
@@ -234,26 +216,26 @@ def flatten(call: KerasCall) -> Placed:
 KERAS: Mapping[str, Rule] = {
     **dict.fromkeys(LOOKED_THROUGH, same),
     "Activation": lambda call: activated(call, call.x),
-    "AdaptiveAveragePooling1D": adaptive_pooling(1, "mean"),
-    "AdaptiveAveragePooling2D": adaptive_pooling(2, "mean"),
-    "AdaptiveMaxPooling1D": adaptive_pooling(1, "max"),
-    "AdaptiveMaxPooling2D": adaptive_pooling(2, "max"),
+    "AdaptiveAveragePooling1D": windows.adaptive_pooling(1, "mean"),
+    "AdaptiveAveragePooling2D": windows.adaptive_pooling(2, "mean"),
+    "AdaptiveMaxPooling1D": windows.adaptive_pooling(1, "max"),
+    "AdaptiveMaxPooling2D": windows.adaptive_pooling(2, "max"),
     "Add": folded("add"),
     "AdditiveAttention": additive_attention,
     "Attention": attention,
     "Average": lambda call: pointwise.mean(*call.several),
-    "AveragePooling1D": pooling(1, "mean"),
-    "AveragePooling2D": pooling(2, "mean"),
-    "BatchNormalization": batch_norm,
+    "AveragePooling1D": windows.pooling(1, "mean"),
+    "AveragePooling2D": windows.pooling(2, "mean"),
+    "BatchNormalization": normalising.batch_norm,
     "Concatenate": concatenate,
-    "Conv1D": convolution(1),
-    "Conv1DTranspose": convolution_transposed,
-    "Conv2D": convolution(2),
-    "Cropping1D": cropped,
-    "Cropping2D": cropped,
+    "Conv1D": windows.convolution(1),
+    "Conv1DTranspose": windows.convolution_transposed,
+    "Conv2D": windows.convolution(2),
+    "Cropping1D": windows.cropped,
+    "Cropping2D": windows.cropped,
     "Dense": dense,
-    "DepthwiseConv1D": depthwise(1),
-    "DepthwiseConv2D": depthwise(2),
+    "DepthwiseConv1D": windows.depthwise(1),
+    "DepthwiseConv2D": windows.depthwise(2),
     "Dot": dot,
     "EinsumDense": lambda call: activated(call, einsum_dense(call)),
     "Embedding": embedding,
@@ -262,31 +244,31 @@ KERAS: Mapping[str, Rule] = {
     "GlobalAveragePooling2D": global_pooling("mean"),
     "GlobalMaxPooling1D": global_pooling("max"),
     "GlobalMaxPooling2D": global_pooling("max"),
-    "GroupNormalization": group_norm,
+    "GroupNormalization": normalising.group_norm,
     **dict.fromkeys(GROUPED, grouped_query_attention),
-    "LayerNormalization": layer_norm,
+    "LayerNormalization": normalising.layer_norm,
     "Masking": masking,
-    "MaxPooling1D": pooling(1, "max"),
-    "MaxPooling2D": pooling(2, "max"),
+    "MaxPooling1D": windows.pooling(1, "max"),
+    "MaxPooling2D": windows.pooling(2, "max"),
     "Maximum": extreme("maximum"),
     "Minimum": extreme("minimum"),
     "MultiHeadAttention": multi_head_attention,
     "Multiply": multiply,
-    "Normalization": normalization,
+    "Normalization": normalising.normalization,
     "PReLU": prelu,
     "Permute": lambda call: shaping.transpose(call.x, [0, *call.wholes("dims", len(call.x.axes) - 1)]),
-    "RMSNormalization": rms_norm,
+    "RMSNormalization": normalising.rms_norm,
     "RepeatVector": repeat_vector,
-    "Rescaling": rescaling,
+    "Rescaling": normalising.rescaling,
     "Reshape": reshape,
-    "SeparableConv1D": separable(1),
-    "SeparableConv2D": separable(2),
+    "SeparableConv1D": windows.separable(1),
+    "SeparableConv2D": windows.separable(2),
     "Subtract": pair("subtract"),
-    "UnitNormalization": unit_norm,
-    "UpSampling1D": repeated_steps(1),
-    "UpSampling2D": repeated_steps(2),
-    "ZeroPadding1D": zeros_around,
-    "ZeroPadding2D": zeros_around,
+    "UnitNormalization": normalising.unit_norm,
+    "UpSampling1D": windows.repeated_steps(1),
+    "UpSampling2D": windows.repeated_steps(2),
+    "ZeroPadding1D": windows.zeros_around,
+    "ZeroPadding2D": windows.zeros_around,
     **ACTIVATION_LAYERS,
     **OPERATIONS,
 }

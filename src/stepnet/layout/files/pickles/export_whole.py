@@ -51,16 +51,8 @@ from stepnet.layout.files.pickles.program import (
     weight_names,
 )
 from stepnet.layout.options import option
+from stepnet.model.graph import axis_choice
 from stepnet.model.graph.array_model import EXPORT, ArrayModel, ModelInput
-from stepnet.model.graph.axis_choice import (
-    Apart,
-    agreed,
-    axes_of_sizes,
-    check_names,
-    first_fitting,
-    graph_of,
-    with_axes,
-)
 from stepnet.model.graph.graph import Graph
 
 Json = dict[str, Any]
@@ -96,25 +88,25 @@ def graph(path: Path, *, axes: Any = None, title: str | None = None, any_steps: 
     if missing:
         raise ModelError(unsupported_text(program, missing))
 
-    def build(chosen: Sequence[str], apart: Apart) -> Graph:
+    def build(chosen: Sequence[str], apart: axis_choice.Apart) -> Graph:
         """Makes the graph for one choice of the inputs' axes, such as "NT_" (N sequences, T steps, _ a
         feature); raises `AxesError` if they do not fit. apart: which inputs have steps of their own, not
         those of the first ("stated", "each" or "" for none).
         """
         with named(name):
-            placed = agreed([*map(program.model_input, program.inputs, chosen)], apart)
+            placed = axis_choice.agreed([*map(program.model_input, program.inputs, chosen)], apart)
             model = ExportedModel(name, placed, program, any_steps=any_steps)
         try:
-            return graph_of(model, program.weights)
+            return axis_choice.graph_of(model, program.weights)
         except (StepError, ModelError) as error:
             raise AxesError(str(error)) from error
 
     stated = dict.fromkeys(program.inputs, axes) if isinstance(axes, str) else stated_axes(axes)
-    check_names(stated, program.inputs)
+    axis_choice.check_names(stated, program.inputs)
     choices = product(
         *([stated[name]] if name in stated else program.usual_axes(name) for name in program.inputs)
     )
-    return first_fitting(name, islice(choices, MOST_CHOICES), build, program.remedy)
+    return axis_choice.first_fitting(name, islice(choices, MOST_CHOICES), build, program.remedy)
 
 
 def unsupported_text(program: "ExportProgram", missing: list[str]) -> str:
@@ -233,7 +225,7 @@ class ExportProgram:
             if name in names(arguments(node).get("hx")):
                 return ["_N_"] if rank == 3 else []
         sizes = [size.get("as_int", 0) for size in self.sizes(name)]
-        usual = axes_of_sizes(sizes)
+        usual = axis_choice.axes_of_sizes(sizes)
         if rank == 3 and self.is_convolved(name) and "N_T" not in usual:
             usual.append("N_T")
         flags = [table(arguments(node).get("batch_first")).get("as_bool") for node in self.recurrent_nodes]
@@ -267,7 +259,7 @@ class ExportProgram:
             raise AxesError(
                 f"the file fixes the number of steps of {name[:100]!a} to 1: export it with more steps"
             )
-        return with_axes(name, sizes, dtype, axes)
+        return axis_choice.with_axes(name, sizes, dtype, axes)
 
     def graph(self, inputs: Sequence[ModelInput]) -> AtenGraph:
         """Reads the program's graph of operations, in which symbolic sizes are named by the chosen axes of

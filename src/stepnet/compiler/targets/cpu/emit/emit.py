@@ -11,32 +11,21 @@ from stepnet.compiler.targets.cpu.emit.scans import emit_scan
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.emit.units import emit_units
 from stepnet.compiler.targets.cpu.emit.word_reductions import emit_fold, emit_inner_reduction
-from stepnet.compiler.targets.cpu.lower.loops import (
-    CopyLoop,
-    EncodeLoop,
-    FiberLoop,
-    FoldLoop,
-    GatherLoop,
-    InnerReduceLoop,
-    Loop,
-    ReduceLoop,
-    ScanLoop,
-    UnitLoop,
-)
+from stepnet.compiler.targets.cpu.lower import loops
 
-EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
-    FiberLoop: emit_fibers,
-    UnitLoop: emit_units,
-    CopyLoop: emit_copy,
-    EncodeLoop: emit_encode,
-    ReduceLoop: emit_reduction,
-    ScanLoop: emit_scan,
-    GatherLoop: emit_gather,
-    FoldLoop: emit_fold,
-    InnerReduceLoop: emit_inner_reduction,
+EMITTERS: Mapping[type[loops.Loop], Callable[[StageCode, Any], None]] = {
+    loops.FiberLoop: emit_fibers,
+    loops.UnitLoop: emit_units,
+    loops.CopyLoop: emit_copy,
+    loops.EncodeLoop: emit_encode,
+    loops.ReduceLoop: emit_reduction,
+    loops.ScanLoop: emit_scan,
+    loops.GatherLoop: emit_gather,
+    loops.FoldLoop: emit_fold,
+    loops.InnerReduceLoop: emit_inner_reduction,
 }
 
 
-def emit(stage: StageCode, loop: Loop) -> None:
+def emit(stage: StageCode, loop: loops.Loop) -> None:
     """Writes the machine code of one loop of a stage, by the function for the loop's type in `EMITTERS`."""
     EMITTERS[type(loop)](stage, loop)
