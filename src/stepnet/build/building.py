@@ -5,13 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
-from stepnet.build.device_builds import (
-    DeviceBuild,
-    DeviceTarget,
-    built_frames,
-    device_build,
-    is_device_target,
-)
+from stepnet.build import device_builds
 from stepnet.build.header import header
 from stepnet.build.model import built_model
 from stepnet.compiler.targets import library_engine
@@ -67,8 +61,8 @@ class BuildOptions(TypedDict, total=False):
 
 @overload
 def build(
-    model: Any, folder: str | Path, *, target: DeviceTarget, **options: Unpack[BuildOptions]
-) -> DeviceBuild: ...
+    model: Any, folder: str | Path, *, target: device_builds.DeviceTarget, **options: Unpack[BuildOptions]
+) -> device_builds.DeviceBuild: ...
 @overload
 def build(
     model: Any, folder: str | Path, *, target: LibraryTarget = "native", **options: Unpack[BuildOptions]
@@ -76,7 +70,7 @@ def build(
 @overload
 def build(
     model: Any, folder: str | Path, *, target: str, **options: Unpack[BuildOptions]
-) -> Build | DeviceBuild: ...
+) -> Build | device_builds.DeviceBuild: ...
 def build(
     model: Any,
     folder: str | Path,
@@ -93,7 +87,7 @@ def build(
     flash: int | None = None,
     package: str | None = None,
     dtype: str | None = None,
-) -> Build | DeviceBuild:
+) -> Build | device_builds.DeviceBuild:
     """Builds a library for C from a model: a header, a static and a shared library, and a manifest. With
     target="c" it builds portable C99 instead: a header, a source and a manifest; and with the name of a
     device a package for it.
@@ -156,11 +150,11 @@ def build(
     if name.lower() in HEADERS:
         raise InputError(f"name {name!r} would hide the header {name.lower()}.h of C: give another name")
     graph = model if isinstance(model, Graph) else None
-    one_frame = is_device_target(target)
+    one_frame = device_builds.is_device_target(target)
     if (flag(stream, "stream") or one_frame) and graph is not None:
         graph.check_any_steps()
-    if is_device_target(target):
-        made = built_frames(
+    if device_builds.is_device_target(target):
+        made = device_builds.built_frames(
             model,
             name,
             target,
@@ -173,7 +167,9 @@ def build(
             package=package,
             dtype=dtype,
         )
-        return device_build(name, made, write_files(directory, made.contents, flag(force, "force")))
+        return device_builds.device_build(
+            name, made, write_files(directory, made.contents, flag(force, "force"))
+        )
     if ram is not None or flash is not None:
         raise InputError(
             "ram and flash are limits of source code and devices: give them with target='c' or a device"

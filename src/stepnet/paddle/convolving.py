@@ -15,15 +15,8 @@ import numpy as np
 
 from stepnet.compiler.net.windows import Window
 from stepnet.errors import ModelError
-from stepnet.importers import pointwise, reductions, selecting
+from stepnet.importers import convolving, pointwise, reductions, selecting
 from stepnet.importers.axes import ONE, is_feature, is_time, text_of
-from stepnet.importers.convolving import (
-    ZerosAround,
-    convolve,
-    convolve_transposed,
-    pool,
-    window_of,
-)
 from stepnet.importers.extending import mode_of, pad_with_copies
 from stepnet.importers.grids import convolve_channels, pool_channels
 from stepnet.importers.placed import Placed, constant
@@ -66,7 +59,9 @@ def windows_of(
     if not all(len(each) == PLACES for each in (sizes, strides, dilations, pairs)):
         raise ModelError(f"its strides, paddings and dilations are not of {PLACES} axes")
     return [
-        window_of(size, stride, dilation, *((0, 0) if same else (own[0] + before, own[1] + after)), same)
+        convolving.window_of(
+            size, stride, dilation, *((0, 0) if same else (own[0] + before, own[1] + after)), same
+        )
         for size, stride, dilation, own, (before, after) in zip(
             sizes, strides, dilations, pairs, around, strict=True
         )
@@ -112,14 +107,20 @@ def convolution(call: PaddleCall) -> dict[str, Placed]:
     """Computes Paddle's conv2d and depthwise_conv2d over steps, or over them and features."""
     checked_channels_first(call)
     given, weight, groups = call.operand("Input"), call.operand("Filter").array, call.attribute("groups", 1)
-    zeros = given.value if isinstance(given.value, ZerosAround) else ZerosAround("", given, 0, 0)
+    zeros = (
+        given.value
+        if isinstance(given.value, convolving.ZerosAround)
+        else convolving.ZerosAround("", given, 0, 0)
+    )
     x = checked_places(zeros.source)
     around = [(zeros.before, zeros.after) if is_time(axis) else (0, 0) for axis in x.axes[PLACES:]]
     windows = windows_of(call, weight.shape[2:], around)
     one = only_steps(x, windows)
     if one is not None:
         kernel = constant(weight.squeeze(one))
-        made = convolve(without(x, one), kernel, None, windows[PLACES + 1 - one], groups, call.padded)
+        made = convolving.convolve(
+            without(x, one), kernel, None, windows[PLACES + 1 - one], groups, call.padded
+        )
         return {"Output": with_one(made, one)}
     if call.padded:
         raise ModelError("it is over steps and features, in a program with lengths")
@@ -146,7 +147,7 @@ def transposed_convolution(call: PaddleCall) -> dict[str, Placed]:
             f"a transposed convolution is over the steps alone, not over axes of {text_of(x.axes)}"
         )
     other, kernel = 1 - place, constant(weight.squeeze(2 + place))
-    made = convolve_transposed(
+    made = convolving.convolve_transposed(
         without(x, PLACES + place),
         kernel,
         None,
@@ -178,7 +179,7 @@ def pooling(call: PaddleCall) -> Placed:
         counts = not call.attribute("exclusive", True)
         window = windows[PLACES + 1 - one]
         function = windowed_max if how == "max" else partial(windowed_mean, counts_zeros=counts)
-        return with_one(pool(without(x, one), partial(function, window=window), call.padded), one)
+        return with_one(convolving.pool(without(x, one), partial(function, window=window), call.padded), one)
     if call.padded or not call.attribute("exclusive", True):
         raise ModelError("it pools steps and features, with zeros that count or in a program with lengths")
     return pool_channels(x, windows, how)

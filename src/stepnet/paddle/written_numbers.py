@@ -9,17 +9,8 @@
 
 from collections.abc import Sequence
 
+from stepnet.importers import example_steps
 from stepnet.importers.axes import Axes, features_of
-from stepnet.importers.example_steps import (
-    NumberRules,
-    of_constants,
-    of_copies,
-    of_ends,
-    of_reshape,
-    of_slices,
-    stated_steps,
-    written,
-)
 from stepnet.importers.placed import Placed
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.constants import filling
@@ -44,7 +35,7 @@ def of_filled(call: PaddleCall, axes: Axes) -> list[float]:
     unless it is 0: an initial state has zeros, as many as its layer says.
     """
     number = filling(call).array.item()
-    return written(number, *(features_of(axes) if number else ()))
+    return example_steps.written(number, *(features_of(axes) if number else ()))
 
 
 def of_slice(call: PaddleCall, axes: Axes) -> list[float]:
@@ -53,7 +44,7 @@ def of_slice(call: PaddleCall, axes: Axes) -> list[float]:
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
     own = zip(call.wholes("axes"), starts, ends, strict=False)
-    return of_slices(x, [(*each, 1) for each in own], stated_steps(x))
+    return example_steps.of_slices(x, [(*each, 1) for each in own], example_steps.stated_steps(x))
 
 
 def of_pad(call: PaddleCall, axes: Axes) -> list[float]:
@@ -61,12 +52,12 @@ def of_pad(call: PaddleCall, axes: Axes) -> list[float]:
     pads = call.wholes("paddings", "Paddings")
     ends = [(axis, pads[8 - 2 * axis], pads[9 - 2 * axis]) for axis in (2, 3, 4)]
     return [
-        *of_ends(call.operand(), ends),
-        *written(call.attribute("pad_value", call.attribute("value", 0.0))),
+        *example_steps.of_ends(call.operand(), ends),
+        *example_steps.written(call.attribute("pad_value", call.attribute("value", 0.0))),
     ]
 
 
-NUMBERS = NumberRules[PaddleCall](
+NUMBERS = example_steps.NumberRules[PaddleCall](
     settings=SETTINGS,
     layers=LAYERS,
     windows={
@@ -85,13 +76,15 @@ NUMBERS = NumberRules[PaddleCall](
     products={"bmm", "fc", "matmul", "matmul_v2", "mul"},
     powers={"elementwise_pow", "pow"},
     rules={
-        "concat": lambda call, axes: of_constants(call.operands_of("X")),
-        "expand_v2": lambda call, axes: of_copies(call.operand(), axes),
+        "concat": lambda call, axes: example_steps.of_constants(call.operands_of("X")),
+        "expand_v2": lambda call, axes: example_steps.of_copies(call.operand(), axes),
         "fill_constant_batch_size_like": of_filled,
         "pad3d": of_pad,
         **dict.fromkeys(
             ("reshape2", "squeeze2"),
-            lambda call, axes: of_reshape(call.operand(), axes, stated_steps(call.operand())),
+            lambda call, axes: example_steps.of_reshape(
+                call.operand(), axes, example_steps.stated_steps(call.operand())
+            ),
         ),
         "slice": of_slice,
     },

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.compiler.trace.traced import Traced, refuse
+from stepnet.importers import shaping
 from stepnet.importers.aten import rules
 from stepnet.importers.aten.fixed_steps import cuts_of, is_steps, steps_joined
 from stepnet.importers.aten.module_sequences import ordered, source_of
@@ -47,14 +48,6 @@ from stepnet.importers.placed import Placed
 from stepnet.importers.products import product
 from stepnet.importers.reductions import reduce
 from stepnet.importers.selecting import concatenate, cut, step_at
-from stepnet.importers.shaping import (
-    beside_one_step,
-    broadcast_axis,
-    broadcast_to,
-    expand,
-    step_numbers,
-    transpose,
-)
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import deepest, first_feature
 
@@ -92,14 +85,16 @@ def squeezed(call: ReplayedNode) -> Placed:
     (x,), stated = call.operands, call.replay.stated
     if stated is None:
         return viewed(call)
-    known = beside_one_step(replace(x, stated=tuple(stated.items())), call.sizes(call.tensors[0].shape))
+    known = shaping.beside_one_step(
+        replace(x, stated=tuple(stated.items())), call.sizes(call.tensors[0].shape)
+    )
     return viewed(replace(call, arguments={**call.arguments, "self": replace(known, stated=x.stated)}))
 
 
 def permuted(call: ReplayedNode) -> Placed:
     """Evaluates a `permute` node of a PyTorch graph: brings the axes of the operand into another order."""
     (x,) = call.operands
-    return transpose(x, [dim % len(x.axes) for dim in call.arguments["dims"]])
+    return shaping.transpose(x, [dim % len(x.axes) for dim in call.arguments["dims"]])
 
 
 def expanded(call: ReplayedNode) -> Placed:
@@ -116,7 +111,7 @@ def expanded(call: ReplayedNode) -> Placed:
             for axis, size in zip(own, sizes, strict=True)
         ]
     extent = extent_of(tuple(axis_of(size, {}) for size in sizes))
-    return expand(at_extent(x, extent), sizes)
+    return shaping.expand(at_extent(x, extent), sizes)
 
 
 def repeated(call: ReplayedNode) -> Placed:
@@ -131,9 +126,10 @@ def repeated(call: ReplayedNode) -> Placed:
     pairs = list(zip(own, repeats, strict=True))
     sizes = [size_of(TIME) if is_steps(call, count) else call.size(count) for count in repeats]
     axes = tuple(
-        broadcast_axis(axis, size if axis == ONE else 1, x) for axis, size in zip(own, sizes, strict=True)
+        shaping.broadcast_axis(axis, size if axis == ONE else 1, x)
+        for axis, size in zip(own, sizes, strict=True)
     )
-    value = broadcast_to(at_extent(x, extent_of(axes)), axes).value
+    value = shaping.broadcast_to(at_extent(x, extent_of(axes)), axes).value
     for dim, (axis, count) in enumerate(pairs):
         if axis != ONE and count != 1:
             if not is_feature(axis) or is_size(count):
@@ -325,7 +321,7 @@ def replaced(call: ReplayedNode) -> Any:
     """
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
-    return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else None
+    return shaping.broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else None
 
 
 def unchanged_order(call: ReplayedNode) -> Any:
@@ -358,7 +354,7 @@ def arange(call: ReplayedNode) -> Any:
     """
     end_ = call.arguments["end"]
     if is_steps(call, end_) and (call.arguments["start"], call.arguments["step"]) == (0, 1):
-        return step_numbers(call.replay.like, torch_name(call.tensors[0]))
+        return shaping.step_numbers(call.replay.like, torch_name(call.tensors[0]))
     bounds = [call.arguments[name] for name in ("start", "end", "step")]
     if not any(map(is_size, bounds)):
         return None
@@ -375,7 +371,7 @@ def arange(call: ReplayedNode) -> Any:
         )
     if axes == (BATCH,):
         return SequenceOrder()
-    return step_numbers(call.replay.like, torch_name(call.tensors[0]))
+    return shaping.step_numbers(call.replay.like, torch_name(call.tensors[0]))
 
 
 def filled_with_steps(call: ReplayedNode) -> Placed | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepnet.compiler.trace import functions
 from stepnet.compiler.trace.traced import refuse
-from stepnet.importers import selecting
+from stepnet.importers import convolving, selecting
 from stepnet.importers.activations import hard_sigmoid, hard_swish, log_sigmoid
 from stepnet.importers.aten import axis_rules, channels, places, rules
 from stepnet.importers.aten.backwards import flipped
@@ -29,13 +29,6 @@ from stepnet.importers.aten.rows import AtenOperation, aligned, on_features, wit
 from stepnet.importers.aten.rules import InferredResult
 from stepnet.importers.aten.table import ATEN, elementwise, pointwise, promoted, uncast
 from stepnet.importers.aten.windows import POOLINGS
-from stepnet.importers.convolving import (
-    ZerosAround,
-    convolve,
-    convolve_transposed,
-    pool,
-    window_of,
-)
 from stepnet.importers.einsum import einsum
 from stepnet.importers.extending import pad_with_copies
 from stepnet.importers.placed import Placed
@@ -295,18 +288,20 @@ def convolution(call: ReplayedNode) -> Placed:
     x, weight, bias = call.arguments["input"], call.arguments["weight"], call.arguments.get("bias")
     stride, dilation = (single(call.arguments.get(name, 1), 1) for name in ("stride", "dilation"))
     number, groups = single(call.arguments.get("padding", 0), 0), call.arguments.get("groups", 1)
-    zeros = x.value if isinstance(x.value, ZerosAround) else ZerosAround("", x, 0, 0)
+    zeros = x.value if isinstance(x.value, convolving.ZerosAround) else convolving.ZerosAround("", x, 0, 0)
     if len(weight.axes) != 3:
         raise refuse("a convolution over two or three axes is no operation of a model")
     if call.name.startswith("conv_transpose1d") or call.arguments.get("transposed", False):
         more = single(call.arguments.get("output_padding", 0), 0)
-        return convolve_transposed(x, weight, bias, stride, dilation, (number, number), more, groups)
+        return convolving.convolve_transposed(
+            x, weight, bias, stride, dilation, (number, number), more, groups
+        )
     size: int = weight.axes[-1][0]
     reach = (size - 1) * dilation
     named = {"same": (reach // 2, reach - reach // 2), "valid": (0, 0)}
     before, after = named.get(number, (number, number))
-    window = window_of(size, stride, dilation, zeros.before + before, zeros.after + after)
-    return convolve(zeros.source, weight, bias, window, groups)
+    window = convolving.window_of(size, stride, dilation, zeros.before + before, zeros.after + after)
+    return convolving.convolve(zeros.source, weight, bias, window, groups)
 
 
 def pooled(how: str) -> AtenOperation:
@@ -325,8 +320,10 @@ def pooled(how: str) -> AtenOperation:
             )
         counts = call.arguments.get("count_include_pad", True)
         name = "max" if how == "max" else "mean" if counts else "mean of steps"
-        window = window_of(size, stride, single(call.arguments.get("dilation", 1), 1), number, number)
-        return pool(x, lambda value: POOLINGS[name](value, window))
+        window = convolving.window_of(
+            size, stride, single(call.arguments.get("dilation", 1), 1), number, number
+        )
+        return convolving.pool(x, lambda value: POOLINGS[name](value, window))
 
     return AtenOperation(on_axes=rule)
 

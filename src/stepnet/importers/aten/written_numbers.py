@@ -12,17 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stepnet.compiler.trace.indexing import listed
+from stepnet.importers import example_steps
 from stepnet.importers.aten.replay import ReplayedNode
 from stepnet.importers.axes import Axes, features_of, is_time
-from stepnet.importers.example_steps import (
-    ROOTS,
-    of_copies,
-    of_ends,
-    of_reshape,
-    of_slices,
-    of_windows,
-    written,
-)
 from stepnet.importers.placed import Placed
 from stepnet.importers.sizes import STEPS
 
@@ -46,24 +38,24 @@ def numbers_of(call: ReplayedNode, result: Any) -> list[float]:
 
 def of_arguments(call: ReplayedNode) -> list[float]:
     """Returns the numbers among the arguments of a node that are no settings."""
-    return written(*(value for name, value in call.arguments.items() if name not in SETTINGS))
+    return example_steps.written(*(value for name, value in call.arguments.items() if name not in SETTINGS))
 
 
 def of_pooling(call: ReplayedNode, axes: Axes) -> list[float]:
     """Returns the size of windows of a pooling that are all steps. axes: not read."""
     x, (size, *_) = call.arguments["self"], listed(call.arguments["kernel_size"])
-    return of_windows(x, [(len(x.axes) - 1, size)], call.replay.stated or {})
+    return example_steps.of_windows(x, [(len(x.axes) - 1, size)], call.replay.stated or {})
 
 
 def of_convolution(call: ReplayedNode, axes: Axes) -> list[float]:
     """Returns the size of a kernel of a convolution that is all steps. axes: not read."""
     x, weight = call.arguments["input"], call.arguments["weight"]
-    return of_windows(x, [(len(x.axes) - 1, weight.features[-1])], call.replay.stated or {})
+    return example_steps.of_windows(x, [(len(x.axes) - 1, weight.features[-1])], call.replay.stated or {})
 
 
 def of_power(call: ReplayedNode, axes: Axes) -> list[float]:
     """Returns the exponent of a power that is neither a square nor a root, or the base that is a number."""
-    return [number for number in of_arguments(call) if number not in ROOTS]
+    return [number for number in of_arguments(call) if number not in example_steps.ROOTS]
 
 
 def steps_of(call: ReplayedNode) -> int | None:
@@ -76,10 +68,10 @@ def of_new(call: ReplayedNode, axes: Axes) -> list[float]:
     sizes, as these may follow from the number of steps. The sizes are left out for the initial state of
     recurrent layers, where they follow from the weights. axes: the axes of the result.
     """
-    number = written(call.arguments.get("fill_value"))
+    number = example_steps.written(call.arguments.get("fill_value"))
     if call.name.split(".")[0].endswith("_like") or any(map(is_time, axes)) or is_state(call):
         return number
-    return [*number, *written(*features_of(axes))]
+    return [*number, *example_steps.written(*features_of(axes))]
 
 
 def is_state(call: ReplayedNode) -> bool:
@@ -96,7 +88,7 @@ def is_state(call: ReplayedNode) -> bool:
 def of_slice(call: ReplayedNode, axes: Axes) -> list[float]:
     """Returns the bounds and the stride of a slice of steps."""
     own = (int(call.arguments["dim"]), *(call.arguments[name] for name in ("start", "end", "step")))
-    return of_slices(call.operands[0], [own], steps_of(call))
+    return example_steps.of_slices(call.operands[0], [own], steps_of(call))
 
 
 def of_pad(call: ReplayedNode, axes: Axes) -> list[float]:
@@ -106,8 +98,8 @@ def of_pad(call: ReplayedNode, axes: Axes) -> list[float]:
     x, pads = call.operands[0], listed(call.arguments.get("pad"))
     last = range(len(x.axes))[::-1]
     return [
-        *of_ends(x, zip(last, pads[::2], pads[1::2], strict=False)),
-        *written(call.arguments.get("value")),
+        *example_steps.of_ends(x, zip(last, pads[::2], pads[1::2], strict=False)),
+        *example_steps.written(call.arguments.get("value")),
     ]
 
 
@@ -122,9 +114,12 @@ RULES: tuple[tuple[re.Pattern[str], Numbers], ...] = (
     (re.compile(r"(gru|lstm|rnn_tanh|rnn_relu)[.]"), of_none),
     (
         re.compile(r"(_unsafe_view|view\w*|reshape|flatten|unflatten|squeeze|unsqueeze)[.]"),
-        lambda call, axes: of_reshape(call.operands[0], axes, steps_of(call)),
+        lambda call, axes: example_steps.of_reshape(call.operands[0], axes, steps_of(call)),
     ),
-    (re.compile(r"(expand|expand_as|repeat)[.]"), lambda call, axes: of_copies(call.operands[0], axes)),
+    (
+        re.compile(r"(expand|expand_as|repeat)[.]"),
+        lambda call, axes: example_steps.of_copies(call.operands[0], axes),
+    ),
     (re.compile(r"((new_)?(zeros|ones|full|empty)(_like)?|arange|eye)[.]"), of_new),
     (re.compile(r"slice(_scatter)?[.]"), of_slice),
     (re.compile(r"(constant_)?pad\w*[.]"), of_pad),

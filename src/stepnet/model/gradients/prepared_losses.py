@@ -11,16 +11,8 @@ import numpy as np
 from stepnet.compiler.targets import Order
 from stepnet.compiler.values.records import dataclass
 from stepnet.model.executables import Form
+from stepnet.model.gradients import prepared_gradients
 from stepnet.model.gradients.arguments import CallArguments, Gradients
-from stepnet.model.gradients.prepared_gradients import (
-    CallInputs,
-    KindOfGradient,
-    PreparedNet,
-    Shape,
-    arrays_for,
-    gradients_in,
-    same_offsets,
-)
 from stepnet.model.program import NetProgram, Program
 from stepnet.model.programs import Executable, memory_of
 from stepnet.ragged import Ragged
@@ -39,11 +31,11 @@ class LossExecutable(Executable[Program]):
     gradients: the gradients, by kind of argument.
     """
 
-    inputs: CallInputs
-    net: PreparedNet
-    target: Shape | None
+    inputs: prepared_gradients.CallInputs
+    net: prepared_gradients.PreparedNet
+    target: prepared_gradients.Shape | None
     seed: Array
-    gradients: tuple[KindOfGradient, ...]
+    gradients: tuple[prepared_gradients.KindOfGradient, ...]
 
     @classmethod
     def of(
@@ -52,7 +44,7 @@ class LossExecutable(Executable[Program]):
         program: NetProgram,
         targets: Sequence[Array],
         seed: Array,
-        kinds: tuple[KindOfGradient, ...],
+        kinds: tuple[prepared_gradients.KindOfGradient, ...],
         engine: Order,
         changes: bool,
     ) -> "LossExecutable | None":
@@ -66,12 +58,12 @@ class LossExecutable(Executable[Program]):
         engine: the engines in order of preference.
         changes: whether these calls pass `params`, which may differ each time; else the model's are used.
         """
-        own, inputs = arguments.reading.program, CallInputs.of(arguments)
+        own, inputs = arguments.reading.program, prepared_gradients.CallInputs.of(arguments)
         memory = memory_of(own, arguments.call.positions.rows)
         zeros = [np.zeros(shape, dtype) for shape, dtype in memory]
         arrays = [*inputs.arrays(arguments.batch.arrays[0], zeros), *targets, seed]
         fixed = {*range(len(arguments.net.inputs)), len(arrays) - 1}
-        net = PreparedNet.of(program, arrays, fixed, arguments.call, engine, changes)
+        net = prepared_gradients.PreparedNet.of(program, arrays, fixed, arguments.call, engine, changes)
         if net is None:
             return None
         return cls(own, memory, (), inputs, net, targets[0].shape if targets else None, seed, kinds)
@@ -85,14 +77,14 @@ class LossExecutable(Executable[Program]):
         self, sequences: Any, targets: Any, initial: Any, params: Any
     ) -> tuple[Any, Gradients] | None:
         """Runs the net; returns the loss and gradients, or None if an argument needs a check."""
-        arrays = arrays_for(self, self.inputs, sequences, initial, params)
+        arrays = prepared_gradients.arrays_for(self, self.inputs, sequences, initial, params)
         if arrays is None:
             return None
         if self.target is not None:
             values = targets.values if isinstance(targets, Ragged) else targets
             arrays.append(values.reshape(self.target))
         value, *gradients = self.net([*arrays, self.seed])
-        return (value * self.seed)[()], gradients_in(self.gradients, gradients, sequences)
+        return (value * self.seed)[()], prepared_gradients.gradients_in(self.gradients, gradients, sequences)
 
 
 def form_with(form: Form | None, targets: Any, sequences: Any) -> Form | None:
@@ -107,7 +99,7 @@ def form_with(form: Form | None, targets: Any, sequences: Any) -> Form | None:
         return form
     values = targets
     if type(targets) is Ragged:
-        if type(sequences) is not Ragged or not same_offsets(targets, sequences):
+        if type(sequences) is not Ragged or not prepared_gradients.same_offsets(targets, sequences):
             return None
         values = targets.values
     if type(values) is not np.ndarray or not (values.flags.c_contiguous and values.dtype.isnative):

@@ -12,15 +12,8 @@ import numpy as np
 from stepnet.compiler.targets import Order, Results
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import leaves_as, rebuild
+from stepnet.model.gradients import prepared_gradients
 from stepnet.model.gradients.arguments import CallArguments
-from stepnet.model.gradients.prepared_gradients import (
-    CallInputs,
-    PreparedNet,
-    Shape,
-    array_in_net,
-    arrays_for,
-    shapes_of,
-)
 from stepnet.model.program import NetProgram, Program
 from stepnet.model.programs import Executable, memory_of
 from stepnet.ragged import Ragged
@@ -37,13 +30,13 @@ class Moved(NamedTuple):
     """
 
     place: int
-    given: Shape | None
-    shape: Shape
+    given: prepared_gradients.Shape | None
+    shape: prepared_gradients.Shape
     dtype: np.dtype[Any]
 
     def array(self, leaf: Any, sequences: Any) -> Array | None:
         """Returns the tangent of a call as the net takes it; None if it needs a check or a conversion."""
-        return array_in_net(leaf, sequences, self.given, self.shape, self.dtype)
+        return prepared_gradients.array_in_net(leaf, sequences, self.given, self.shape, self.dtype)
 
 
 class KindOfTangent(NamedTuple):
@@ -93,8 +86,8 @@ class TangentExecutable(Executable[Program]):
     floats: for each result of the model's net, whether it has a tangent.
     """
 
-    inputs: CallInputs
-    net: PreparedNet
+    inputs: prepared_gradients.CallInputs
+    net: prepared_gradients.PreparedNet
     kinds: tuple[KindOfTangent, ...]
     floats: tuple[bool, ...]
 
@@ -117,13 +110,15 @@ class TangentExecutable(Executable[Program]):
         engine: the engines in order of preference.
         changes: whether these calls pass `params`, which may differ each time; else the model's are used.
         """
-        own, inputs = arguments.reading.program, CallInputs.of(arguments)
+        own, inputs = arguments.reading.program, prepared_gradients.CallInputs.of(arguments)
         rows = arguments.call.positions.rows
-        memory, outputs = memory_of(own, rows), shapes_of(own, arguments.batch, rows)
+        memory, outputs = memory_of(own, rows), prepared_gradients.shapes_of(own, arguments.batch, rows)
         zeros = [np.zeros(shape, dtype) for shape, dtype in memory]
         arrays = [*inputs.arrays(arguments.batch.arrays[0], zeros), *moved]
         changes = changes or any(kind.name == "params" for kind in kinds)
-        net = PreparedNet.of(program, arrays, range(len(arrays)), arguments.call, engine, changes)
+        net = prepared_gradients.PreparedNet.of(
+            program, arrays, range(len(arrays)), arguments.call, engine, changes
+        )
         if net is None:
             return None
         types = [own.net.type_of(number) for number in own.net.results]
@@ -144,7 +139,7 @@ class TangentExecutable(Executable[Program]):
         self, sequences: Any, tangents: Mapping[str, Any], initial: Any, params: Any
     ) -> tuple[tuple[Any, Any], tuple[Any, Any]] | None:
         """Runs the net; returns (outputs, final memories) and tangents, or None if one needs a check."""
-        arrays = arrays_for(self, self.inputs, sequences, initial, params)
+        arrays = prepared_gradients.arrays_for(self, self.inputs, sequences, initial, params)
         moved = None if arrays is None else self.moved(sequences, tangents)
         if arrays is None or moved is None:
             return None

@@ -13,15 +13,8 @@ from math import prod
 
 import numpy as np
 
+from stepnet.compiler.targets.onednn import interface
 from stepnet.compiler.targets.onednn.cache import MEGABYTE, Cache
-from stepnet.compiler.targets.onednn.interface import (
-    ACTIVATIONS,
-    BACKWARD,
-    DIRECTIONS,
-    INFERENCE,
-    OVERWRITE_WEIGHTS,
-    TRAINING,
-)
 from stepnet.compiler.targets.onednn.library import OneDnnLibrary
 from stepnet.compiler.targets.onednn.objects import (
     MemoryObject,
@@ -59,7 +52,10 @@ def description(
     reason = recurrence.refuse(library)
     if reason is not None:
         raise RefusedError(f"onednn: {reason}")
-    row, kind = recurrence.row, BACKWARD if forward else TRAINING if recurrence.training else INFERENCE
+    row, kind = (
+        recurrence.row,
+        interface.BACKWARD if forward else interface.TRAINING if recurrence.training else interface.INFERENCE,
+    )
     prefixes = ("", "diff_") if forward else ("",)
     # A dict keeps the descriptors alive until the function has read them.
     owned = {
@@ -76,16 +72,16 @@ def description(
         f"dnnl_{row.function}_{'backward' if forward else 'forward'}_primitive_desc_create",
         library.engine,
         kind,
-        *([ACTIVATIONS[recurrence.activation]] if vanilla else []),
-        DIRECTIONS[recurrence.direction],
+        *([interface.ACTIVATIONS[recurrence.activation]] if vanilla else []),
+        interface.DIRECTIONS[recurrence.direction],
         *memories,
-        OVERWRITE_WEIGHTS if forward else 0,
+        interface.OVERWRITE_WEIGHTS if forward else 0,
         *([0.0, 0.0] if vanilla else []),
         *([forward.handle] if forward else []),
         attribute.handle,
         asked=f"{recurrence}, {steps} steps of {rows} rows",
     )
-    if made.kinds() != (kind, row.number, DIRECTIONS[recurrence.direction]):
+    if made.kinds() != (kind, row.number, interface.DIRECTIONS[recurrence.direction]):
         raise LibraryError(f"{library} understands {recurrence} otherwise: {made.kinds()}")
     return made
 

@@ -14,13 +14,7 @@ from stepnet.compiler.targets.cpu.machine.lazy import lazy_import
 from stepnet.compiler.targets.cpu.machine.processor import Processor, host_processor
 from stepnet.compiler.targets.cpu.machine.records import Axis, Field, InnerArray, RowSource
 from stepnet.compiler.targets.cpu.machine.stored_code import Kernel, compile_with_kernels, keep, read
-from stepnet.compiler.targets.cpu.products.constants import (
-    ConstantNode,
-    Constants,
-    Elements,
-    PackedParameters,
-    Scaled,
-)
+from stepnet.compiler.targets.cpu.products import constants
 from stepnet.compiler.targets.threads import threads
 
 PLAN = Serializer(
@@ -31,11 +25,11 @@ PLAN = Serializer(
     Slot,
     RowSource,
     Field,
-    Constants,
-    ConstantNode,
-    Elements,
-    PackedParameters,
-    Scaled,
+    constants.Constants,
+    constants.ConstantNode,
+    constants.Elements,
+    constants.PackedParameters,
+    constants.Scaled,
     Type,
     Axis,
     InnerArray,
@@ -100,7 +94,7 @@ class Writing:
         packed = {
             (entry.sources[0].type.itemsize, entry.width, entry.weights)
             for entry in entries
-            if isinstance(entry, PackedParameters)
+            if isinstance(entry, constants.PackedParameters)
         }
         for options in sorted(packed, key=str):
             yield "products.pack", self.processor, *options

@@ -10,14 +10,7 @@ from llvmlite import ir
 
 from stepnet.compiler.targets.cpu.emit.stage import StageCode
 from stepnet.compiler.targets.cpu.emit.tile_place import TilePlace, fetched_ahead
-from stepnet.compiler.targets.cpu.lower.loops import (
-    Operand,
-    ProductOperand,
-    ProductSum,
-    Register,
-    UnitLoop,
-    VectorLoad,
-)
+from stepnet.compiler.targets.cpu.lower import loops
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.products.arithmetic import arithmetic
 from stepnet.compiler.targets.cpu.products.matrix import MatrixTiles
@@ -80,7 +73,7 @@ class CellCode:
     """
 
     stage: StageCode
-    loop: UnitLoop
+    loop: loops.UnitLoop
     blocks: int = field(init=False)
     matrix: MatrixTiles | None = None
 
@@ -127,7 +120,7 @@ class CellCode:
                 cell.sums.update(zip(product.ports[: len(gates)], gates, strict=True))
         return cells
 
-    def products(self, product: ProductSum, tile: Tile, place: TilePlace, initial: Sums | None) -> Sums:
+    def products(self, product: loops.ProductSum, tile: Tile, place: TilePlace, initial: Sums | None) -> Sums:
         """Writes one sum of matrix products over a tile (rows x unit blocks, which are vectors of features);
         returns the accumulators [row][unit block][gate]. initial: those to begin with; None for zeros.
         """
@@ -138,7 +131,7 @@ class CellCode:
         return sums
 
     def operand_product(
-        self, operand: ProductOperand, gates: int, initial: Sums | None, tile: Tile, place: TilePlace
+        self, operand: loops.ProductOperand, gates: int, initial: Sums | None, tile: Tile, place: TilePlace
     ) -> Sums:
         """Writes the products of one left operand over a tile (rows x unit blocks, which are vectors of
         features), added to the sums so far; returns the sums.
@@ -317,13 +310,15 @@ class CellCode:
     def fetched(self) -> list[tuple[Field, int]]:
         """The fields that the elementwise work on a cell reads and writes, with their first elements."""
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
-        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, VectorLoad))
+        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, loops.VectorLoad))
         return [
             *((load.field, load.start) for load in loads),
             *((target, 0) for _, target in self.loop.stores),
         ]
 
-    def listed(self, operand: ProductOperand, words: int, tile: Tile, place: TilePlace) -> FetchList | None:
+    def listed(
+        self, operand: loops.ProductOperand, words: int, tile: Tile, place: TilePlace
+    ) -> FetchList | None:
         """Returns the memory that a tile (rows x unit blocks) fetches during the products of a left operand:
         that of its elementwise work during the longest one, else none. words: the packed words of k of this
         operand.
@@ -336,11 +331,11 @@ class CellCode:
         entries = tile.rows * tile.units * len(self.fetched)
         return FetchList(place.fetched, entries, tile.gate_groups * words, begin)
 
-    def abreast(self, operand: Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
+    def abreast(self, operand: loops.Operand, cells: list[TileCell], values: dict[int, ir.Value]) -> ir.Value:
         """Returns an operand for some cells (each a row and a vector of features) as one long vector, with
         the values of all cells side by side. values: the registers computed so far, by node.
         """
-        if isinstance(operand, Register):
+        if isinstance(operand, loops.Register):
             return values[operand.number]
         return join_vectors(
             self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells]

@@ -10,15 +10,7 @@ from llvmlite import ir
 
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.emit.claims import Claims
-from stepnet.compiler.targets.cpu.lower.loops import (
-    Broadcast,
-    Immediate,
-    IndexedLoad,
-    Operand,
-    Register,
-    UniformLoad,
-    VectorLoad,
-)
+from stepnet.compiler.targets.cpu.lower import loops
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.writing.code import I32, Code, load_vector, register_type, undefined
 from stepnet.compiler.values.records import dataclass
@@ -214,7 +206,7 @@ class StageCode:
     # ---- operands
 
     def operand(
-        self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
+        self, operand: loops.Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
     ) -> ir.Value:
         """Returns an operand of elementwise work on a unit block (a vector of features) of a row, as a
         vector.
@@ -224,25 +216,25 @@ class StageCode:
         """
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
-        if isinstance(operand, Register):
+        if isinstance(operand, loops.Register):
             return values[operand.number]
-        if isinstance(operand, Immediate):
+        if isinstance(operand, loops.Immediate):
             return code.splat(register_type(operand.dtype, width), operand.value)
         run = code.mul(block, code.number(width * itemsize))
-        if isinstance(operand, Broadcast):
+        if isinstance(operand, loops.Broadcast):
             pointer = code.at(code.at(self.constants, operand.offset), run)
             return load_vector(code, operand.dtype, width, pointer, min(width * itemsize, LINE))
         base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
-        if isinstance(operand, VectorLoad):
+        if isinstance(operand, loops.VectorLoad):
             align = width * itemsize if operand.start == 0 else itemsize
             pointer = code.at(code.at(base, operand.start * itemsize), run)
             return load_vector(code, operand.dtype, width, pointer, min(align, operand.field.alignment))
-        if isinstance(operand, UniformLoad):
+        if isinstance(operand, loops.UniformLoad):
             number = load_vector(code, operand.dtype, 1, code.at(base, operand.start * itemsize), itemsize)
             return code.spread(number, width)
         return self.through_table(operand, base, block)
 
-    def through_table(self, operand: IndexedLoad, base: ir.Value, block: ir.Value) -> ir.Value:
+    def through_table(self, operand: loops.IndexedLoad, base: ir.Value, block: ir.Value) -> ir.Value:
         """Loads an operand for a unit block (a vector of features) through a table of element indices.
 
         base: the pointer to the value's first element in the row. operand.per says for how many elements the

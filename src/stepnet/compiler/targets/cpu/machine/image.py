@@ -16,16 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from stepnet.compiler.native.pages import mapped, protect
-from stepnet.compiler.targets.cpu.machine.elf import (
-    HEADER,
-    IDENT,
-    PROGBITS,
-    RELOCATABLE,
-    RUN,
-    X86_64,
-    ObjectFile,
-    Relocation,
-)
+from stepnet.compiler.targets.cpu.machine import elf
 from stepnet.compiler.values.records import dataclass
 
 ADDRESS = struct.Struct("<Q")
@@ -60,7 +51,7 @@ class Image(NamedTuple):
     sections: tuple[tuple[int, bytes], ...]
     size: int
     begins: dict[int, int]
-    relocations: tuple[Relocation, ...]
+    relocations: tuple[elf.Relocation, ...]
     functions: dict[str, int]
     instructions: int
 
@@ -70,15 +61,15 @@ class Image(NamedTuple):
         None if only LLVM can load it: on other systems than Linux on x86-64, or with other sections or
         relocations than usual.
         """
-        if sys.platform != "linux" or len(data) < HEADER.size:
+        if sys.platform != "linux" or len(data) < elf.HEADER.size:
             return None
-        ident, kind, machine, *_ = HEADER.unpack_from(data)
-        if (ident, kind, machine) != (IDENT, RELOCATABLE, X86_64):
+        ident, kind, machine, *_ = elf.HEADER.unpack_from(data)
+        if (ident, kind, machine) != (elf.IDENT, elf.RELOCATABLE, elf.X86_64):
             return None
-        file = ObjectFile.of(data)
+        file = elf.ObjectFile.of(data)
         relocations = [relocation for section in file.sections for relocation in section.relocations]
         # Our code has no other kinds of sections, such as zero-initialised or thread-local ones.
-        if any(p.kind != PROGBITS for p in file.sections) or any(r.kind != ABSOLUTE for r in relocations):
+        if any(p.kind != elf.PROGBITS for p in file.sections) or any(r.kind != ABSOLUTE for r in relocations):
             return None
         begins, size = dict[int, int](), 0
         for section in file.sections:
@@ -91,12 +82,12 @@ class Image(NamedTuple):
             size,
             begins,
             tuple(
-                Relocation(begins[section.number] + offset, kind, symbol, addend)
+                elf.Relocation(begins[section.number] + offset, kind, symbol, addend)
                 for section in file.sections
                 for offset, kind, symbol, addend in section.relocations
             ),
             {symbol.name: begins[symbol.section] + symbol.offset for symbol in names},
-            sum(len(section.data) for section in file.sections if section.flags & RUN),
+            sum(len(section.data) for section in file.sections if section.flags & elf.RUN),
         )
 
     def load(self, address_of: Callable[[str], int]) -> tuple[mmap.mmap, dict[str, int]]:
