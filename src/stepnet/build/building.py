@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
-from stepnet.build import device_builds
+from stepnet.build.device_builds import (
+    DeviceBuild,
+    DeviceTarget,
+    built_frames,
+    device_build,
+    is_device_target,
+)
 from stepnet.build.header import header
 from stepnet.build.model import built_model
 from stepnet.compiler.targets import library_engine
@@ -61,8 +67,8 @@ class BuildOptions(TypedDict, total=False):
 
 @overload
 def build(
-    model: Any, folder: str | Path, *, target: device_builds.DeviceTarget, **options: Unpack[BuildOptions]
-) -> device_builds.DeviceBuild: ...
+    model: Any, folder: str | Path, *, target: DeviceTarget, **options: Unpack[BuildOptions]
+) -> DeviceBuild: ...
 @overload
 def build(
     model: Any, folder: str | Path, *, target: LibraryTarget = "native", **options: Unpack[BuildOptions]
@@ -70,7 +76,7 @@ def build(
 @overload
 def build(
     model: Any, folder: str | Path, *, target: str, **options: Unpack[BuildOptions]
-) -> Build | device_builds.DeviceBuild: ...
+) -> Build | DeviceBuild: ...
 def build(
     model: Any,
     folder: str | Path,
@@ -87,7 +93,7 @@ def build(
     flash: int | None = None,
     package: str | None = None,
     dtype: str | None = None,
-) -> Build | device_builds.DeviceBuild:
+) -> Build | DeviceBuild:
     """Builds a library for C from a model: a header, a static and a shared library, and a manifest. With
     target="c" it builds portable C99 instead: a header, a source and a manifest; and with the name of a
     device a package for it.
@@ -150,11 +156,11 @@ def build(
     if name.lower() in HEADERS:
         raise InputError(f"name {name!r} would hide the header {name.lower()}.h of C: give another name")
     graph = model if isinstance(model, Graph) else None
-    one_frame = device_builds.is_device_target(target)
+    one_frame = is_device_target(target)
     if (flag(stream, "stream") or one_frame) and graph is not None:
         graph.check_any_steps()
-    if device_builds.is_device_target(target):
-        made = device_builds.built_frames(
+    if is_device_target(target):
+        made = built_frames(
             model,
             name,
             target,
@@ -167,9 +173,7 @@ def build(
             package=package,
             dtype=dtype,
         )
-        return device_builds.device_build(
-            name, made, write_files(directory, made.contents, flag(force, "force"))
-        )
+        return device_build(name, made, write_files(directory, made.contents, flag(force, "force")))
     if ram is not None or flash is not None:
         raise InputError(
             "ram and flash are limits of source code and devices: give them with target='c' or a device"

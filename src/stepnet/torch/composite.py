@@ -16,8 +16,16 @@ from stepnet.errors import StepError
 from stepnet.importers.aten.cells import memory_of
 from stepnet.importers.aten.module_sequences import NO_STEPS
 from stepnet.model.layers import Layer
-from stepnet.torch import convolutions
 from stepnet.torch.codecs import codec_forward
+from stepnet.torch.convolutions import (
+    conv1d,
+    conv_transpose1d,
+    interleaved,
+    interpolated,
+    padded_steps,
+    part_of_steps,
+    pooled_windows,
+)
 from stepnet.torch.layers import LayerForward as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
@@ -284,7 +292,7 @@ def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
             )
         if whole and padding in (0, (0,)):
             return reduced(x)
-        return convolutions.pooled_windows(function.__name__, x, size, stride, padding, *others, **named)
+        return pooled_windows(function.__name__, x, size, stride, padding, *others, **named)
 
     return rule
 
@@ -354,13 +362,13 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.unbind: unbound,
     torch.dropout: dropped,
     **{getattr(torch.nn.functional, name): dropped for name in DROPOUTS},
-    torch.conv1d: convolutions.conv1d,
-    torch.conv_transpose1d: convolutions.conv_transpose1d,
-    torch.Tensor.__getitem__: convolutions.part_of_steps,
-    torch.nn.functional.interpolate: convolutions.interpolated,
-    torch.repeat_interleave: convolutions.interleaved,
-    torch.Tensor.repeat_interleave: convolutions.interleaved,
-    torch.nn.functional.pad: convolutions.padded_steps,
+    torch.conv1d: conv1d,
+    torch.conv_transpose1d: conv_transpose1d,
+    torch.Tensor.__getitem__: part_of_steps,
+    torch.nn.functional.interpolate: interpolated,
+    torch.repeat_interleave: interleaved,
+    torch.Tensor.repeat_interleave: interleaved,
+    torch.nn.functional.pad: padded_steps,
     torch.nn.functional.group_norm: group_norm,
     torch.group_norm: group_norm,
     torch.nn.functional.instance_norm: instance_norm(group_norm),

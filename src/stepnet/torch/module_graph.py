@@ -20,9 +20,16 @@ from stepnet.importers.placed import Placed, check_apart
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.model.graph.dtypes import check_dtypes
 from stepnet.model.graph.graph import Graph
-from stepnet.torch import module_arguments
 from stepnet.torch.aten_graph import TensorArgument, graph_of
 from stepnet.torch.composite import FUNCTIONS, TracedLayers
+from stepnet.torch.module_arguments import (
+    LENGTHS,
+    ModuleArgument,
+    arguments_of,
+    axes_of,
+    called_with,
+    with_own_steps,
+)
 from stepnet.torch.programs import is_program, program_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
@@ -100,7 +107,7 @@ def graph(
         return program_graph(model, example, axes, lengths)
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"graph takes a torch.nn.Module, not {described(model)}")
-    arguments = module_arguments.arguments_of(model, example)
+    arguments = arguments_of(model, example)
     stated: Mapping[str, str] = cast("Mapping[str, str]", axes) if isinstance(axes, Mapping) else {}
     unknown = [name for name in stated if name not in arguments]
     if unknown:
@@ -113,18 +120,14 @@ def graph(
             f"lengths= is the name of the argument that has the lengths, not {described(name)}: give the "
             "lengths themselves in the example"
         )
-    lengths = (
-        module_arguments.LENGTHS if lengths is None and module_arguments.LENGTHS in arguments else lengths
-    )
+    lengths = LENGTHS if lengths is None and LENGTHS in arguments else lengths
     if lengths is not None and lengths not in arguments:
         raise InputError(f"lengths= names an argument; those of the example are {', '.join(arguments)}")
     forms = {
-        name: module_arguments.ModuleArgument.of(
-            name, value, module_arguments.axes_of(model, axes, name, value), name == lengths
-        )
+        name: ModuleArgument.of(name, value, axes_of(model, axes, name, value), name == lengths)
         for name, value in arguments.items()
     }
-    forms = module_arguments.with_own_steps(arguments, forms)
+    forms = with_own_steps(arguments, forms)
     sequences = single_or_dict({name: form.specs for name, form in forms.items() if form.kind == "sequences"})
     statics = single_or_dict({name: form.specs for name, form in forms.items() if form.kind == "static"})
     if not leaves(sequences):
@@ -173,7 +176,7 @@ class TracedModule:
     """
 
     module: Any
-    forms: dict[str, module_arguments.ModuleArgument]
+    forms: dict[str, ModuleArgument]
     modes: tuple[bool, ...]
     made: Latest = field(default_factory=Latest, compare=False)
     latest: Latest = field(default_factory=Latest, compare=False)
@@ -220,7 +223,7 @@ class TracedModule:
             called = {name: self.argument(form, remaining) for name, form in self.forms.items()}
             own = dict(zip(params, remaining, strict=True))
             own = {name: own[first] for name, first in first_names(self.module).items() if first in own}
-            given, named = module_arguments.called_with(self.module, called)
+            given, named = called_with(self.module, called)
             output = torch.func.functional_call(self.module, own, given, named, tie_weights=False)
             structure[:] = [tensors_of(output)]
             return leaves(structure)
@@ -267,7 +270,7 @@ class TracedModule:
         names = [name for name, form in self.forms.items() if form.kind == kind]
         return {names[0]: value} if len(names) == 1 else dict(value or {})
 
-    def argument(self, form: module_arguments.ModuleArgument, tensors: Any) -> Any:
+    def argument(self, form: ModuleArgument, tensors: Any) -> Any:
         """Builds one argument for a call of the module: fills the structure in its description `form` with
         the next tensors of the iterator `tensors`. An argument without tensors has the value of the example.
         """

@@ -4,7 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepnet.errors import StepError
-from stepnet.torch import convolutions
+from stepnet.torch.convolutions import (
+    convolved_shapes,
+    cut_shapes,
+    extended_shapes,
+    pooled_shapes,
+    repeated_shapes,
+    transposed_shapes,
+)
 from stepnet.torch.norms import normed_shapes
 from stepnet.torch.pytorch import pytorch
 
@@ -61,16 +68,14 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "packed(Tensor x, Tensor lengths, int time) -> (Tensor, Tensor)": packed_shapes,
     "padded(Tensor data, Tensor counts, SymInt rows, int time) -> (Tensor, Tensor)": padded_shapes,
     "sorted(Tensor x) -> (Tensor, Tensor)": sorted_shapes,
-    "convolved(Tensor x, Tensor weight, Tensor? bias, int[] window, int groups) -> Tensor": (
-        convolutions.convolved_shapes
-    ),
+    "convolved(Tensor x, Tensor weight, Tensor? bias, int[] window, int groups) -> Tensor": convolved_shapes,
     "convolved_transposed(Tensor x, Tensor weight, Tensor? bias, int[] numbers, int groups) -> Tensor": (
-        convolutions.transposed_shapes
+        transposed_shapes
     ),
-    "pooled(Tensor x, str how, int[] window) -> Tensor": convolutions.pooled_shapes,
-    "extended(Tensor x, int before, int after, str how) -> Tensor": convolutions.extended_shapes,
-    "cut(Tensor x, int dim, int before, int after, int step) -> Tensor": convolutions.cut_shapes,
-    "repeated(Tensor x, int dim, int count) -> Tensor": convolutions.repeated_shapes,
+    "pooled(Tensor x, str how, int[] window) -> Tensor": pooled_shapes,
+    "extended(Tensor x, int before, int after, str how) -> Tensor": extended_shapes,
+    "cut(Tensor x, int dim, int before, int after, int step) -> Tensor": cut_shapes,
+    "repeated(Tensor x, int dim, int count) -> Tensor": repeated_shapes,
     "group_normed(Tensor input, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor": (
         normed_shapes
     ),

@@ -16,12 +16,18 @@ from functools import cached_property
 
 import numpy as np
 
-from stepnet.compiler.targets.frame import c_functions
 from stepnet.compiler.targets.frame.c_expressions import (
     FLOATS,
     MEMORY_TYPES,
     SUFFIX,
     indented,
+)
+from stepnet.compiler.targets.frame.c_functions import (
+    BITS_OF,
+    CHECKSUM,
+    bits_function,
+    routine_lines,
+    scale_lines,
 )
 from stepnet.compiler.targets.frame.c_integer_products import (
     choice_lines,
@@ -212,12 +218,7 @@ class CProgram:
                 f"#define {prefix}_{each.name.upper()}_SIZE {each.size}U /* elements {how} a frame */"
                 for each, how in ends
             ),
-            *(
-                line
-                for each in self.ends
-                if each.scale is not None
-                for line in c_functions.scale_lines(prefix, each)
-            ),
+            *(line for each in self.ends if each.scale is not None for line in scale_lines(prefix, each)),
             "",
             *(
                 f"#define {prefix}_{code} {number} /* {text} */"
@@ -289,9 +290,9 @@ class CProgram:
         dtypes = sorted({self.program.by_name[loop.weights].dtype for loop in loops} & {*FLOATS, *HALVES})
         integer_products = integer_product_lines(self.program)
         return [
-            *(c_functions.bits_function(dtype) for dtype in self.bit_dtypes),
+            *(bits_function(dtype) for dtype in self.bit_dtypes),
             *([WIDENED[dtype]] for dtype in halves_in(self.program.buffers)),
-            *(c_functions.routine_lines(each) for each in self.program.routines),
+            *(routine_lines(each) for each in self.program.routines),
             *(product_function(dtype) for dtype in dtypes),
             *([integer_products] if integer_products else []),
             *sparse_functions(self.program),
@@ -299,7 +300,7 @@ class CProgram:
             self.reset(),
             self.step(),
             self.block(),
-            [c_functions.CHECKSUM],
+            [CHECKSUM],
             self.save(),
             self.restore(),
         ]
@@ -309,7 +310,7 @@ class CProgram:
         """The dtypes of which bits of another one are made."""
         used = {each.dtype for body in self.program.bodies for each in body if each.operation == "bits"}
         used |= {"float32" for _ in halves_in(self.program.buffers)}  # which are widened by their bits
-        return [dtype for dtype in c_functions.BITS_OF if dtype in used]
+        return [dtype for dtype in BITS_OF if dtype in used]
 
     def beginning(self) -> list[str]:
         """Returns includes, and checks of the compiler."""

@@ -14,8 +14,19 @@ from math import log2
 import numpy as np
 
 from stepnet.compiler.net.ir import Node
-from stepnet.compiler.targets.frame import fixed
 from stepnet.compiler.targets.frame.drafts import FrameValue, Root
+from stepnet.compiler.targets.frame.fixed import (
+    FRACTIONS,
+    LARGEST,
+    bounded_fraction,
+    factor,
+    fraction_of,
+    narrowed,
+    refitted,
+    shifted,
+    stored,
+    wide,
+)
 from stepnet.compiler.targets.frame.fixed_functions import BOUNDED, DIGITS
 from stepnet.compiler.targets.frame.recorder import FrameRegister, Recorder
 from stepnet.compiler.targets.frame.step import StepMemory
@@ -58,7 +69,7 @@ class IntegerLowering(StepLowering):
         if self.step.net.nodes[number].operation in BOUNDED:
             return DIGITS
         pairs = [(each.before, each.after) for each in self.step.memories if number == each.before]
-        return fixed.fraction_of(max(self.largest[each] for each in (number, *(pairs[0] if pairs else ()))))
+        return fraction_of(max(self.largest[each] for each in (number, *(pairs[0] if pairs else ()))))
 
     def value(self, number: int) -> FrameValue:
         """Returns the value of a node in int16; of a node of integers as it is."""
@@ -67,12 +78,12 @@ class IntegerLowering(StepLowering):
         found = super().value(number)
         if found.dtype != "int8":
             return found
-        number_, shift = fixed.factor(float(found.root.scale or 0) * 2.0 ** self.digits(number), 20)
+        number_, shift = factor(float(found.root.scale or 0) * 2.0 ** self.digits(number), 20)
 
         def decoded(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
             """Records a code times its scale."""
-            product = code.mul(fixed.wide(code, *operands), code.constant("int32", number_))
-            return fixed.stored(code, fixed.shifted(code, product, shift))
+            product = code.mul(wide(code, *operands), code.constant("int32", number_))
+            return stored(code, shifted(code, product, shift))
 
         self.encoded[number] = found
         self.values[number] = self.elementwise(number, found.shape, [found], decoded)
@@ -81,7 +92,7 @@ class IntegerLowering(StepLowering):
     def constant(self, number: int) -> FrameValue:
         """Returns a constant of the net in integers: int32 if it is one number, which is in the code."""
         array, node = self.known[number], self.step.net.nodes[number]
-        fraction = fixed.bounded_fraction(float(np.abs(array).max(initial=0)))
+        fraction = bounded_fraction(float(np.abs(array).max(initial=0)))
         codes = np.rint(np.asarray(array, np.float64) * 2.0**fraction)
         dtype = "int32" if codes.size and (codes == codes.flat[0]).all() else "int16"
         codes = np.ascontiguousarray(codes.astype(dtype))
@@ -112,12 +123,12 @@ class IntegerLowering(StepLowering):
     def in_codes(self, number: int) -> FrameValue:
         """Adds what rounds a value to int8; returns it."""
         value, scale = self.value(number), scale_of_codes(self.largest[number])
-        multiplier, shift = fixed.factor(2.0 ** -fraction(value) / scale, DIGITS)
+        multiplier, shift = factor(2.0 ** -fraction(value) / scale, DIGITS)
 
         def rounded(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
             """Records a number divided by the scale of its code."""
-            product = code.mul(fixed.wide(code, *operands), code.constant("int32", multiplier))
-            return fixed.narrowed(code, fixed.shifted(code, product, shift), "int8")
+            product = code.mul(wide(code, *operands), code.constant("int32", multiplier))
+            return narrowed(code, shifted(code, product, shift), "int8")
 
         encoded = self.drafts.pointwise(value.shape, "int8", [value], rounded)
         encoded.root.scale = scale
@@ -130,9 +141,7 @@ class IntegerLowering(StepLowering):
 
         def record(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
             """Records the number with other digits."""
-            return fixed.stored(
-                code, fixed.refitted(code, fixed.wide(code, *operands), fraction(value), digits)
-            )
+            return stored(code, refitted(code, wide(code, *operands), fraction(value), digits))
 
         made = self.drafts.pointwise(value.shape, "int16", [value], record)
         made.root.scale = 2.0**-digits
@@ -148,12 +157,12 @@ class IntegerLowering(StepLowering):
         if memory.begin is None or memory.begin.dtype.kind != "f":
             return memory.begin
         codes = np.rint(memory.begin.astype(np.float64) * 2.0 ** self.digits(memory.before))
-        return np.clip(codes, -fixed.LARGEST, fixed.LARGEST).astype(np.int16)
+        return np.clip(codes, -LARGEST, LARGEST).astype(np.int16)
 
 
 def scale_of_codes(largest: float) -> float:
     """Returns the scale in int8 of numbers up to a magnitude."""
-    return max(largest, 2.0 ** -fixed.FRACTIONS[1]) / MOST_CODE
+    return max(largest, 2.0 ** -FRACTIONS[1]) / MOST_CODE
 
 
 def fraction(value: FrameValue) -> int:

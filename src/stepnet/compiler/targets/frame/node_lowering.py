@@ -13,7 +13,20 @@ import numpy as np
 from stepnet.compiler.net.interpreter import within
 from stepnet.compiler.net.ir import Node
 from stepnet.compiler.net.types import CONST
-from stepnet.compiler.targets.frame import forms
+from stepnet.compiler.targets.frame.forms import (
+    broadcast,
+    concatenated,
+    elementwise,
+    gathered,
+    kept,
+    picked,
+    reduced,
+    reshaped,
+    scanned,
+    sliced,
+    taken,
+    transposed,
+)
 from stepnet.compiler.targets.frame.places import placed
 from stepnet.compiler.targets.frame.products import added, multiplied, sums_of_products
 from stepnet.compiler.targets.frame.program import FrameProgram
@@ -61,23 +74,23 @@ def lowered(lowering: StepLowering, number: int, node: Node) -> None:
     form = FORMS.get(node.operation)
     if form is None and node.kind != "pointwise":
         raise RefusedError(refusal(node, "compute it outside of the model"))
-    (form or forms.elementwise)(lowering, number, node)
+    (form or elementwise)(lowering, number, node)
 
 
 FORMS: dict[str, Callable[[StepLowering, int, Node], None]] = {
-    **dict.fromkeys(KEEPING, forms.kept),
-    "slice": forms.sliced,
-    "reshape": forms.reshaped,
-    "transpose": forms.transposed,
-    "broadcast": forms.broadcast,
-    "take": forms.taken,
-    "concatenate": forms.concatenated,
-    **dict.fromkeys(("sum", "max", "min", "argmax"), forms.reduced),
-    **dict.fromkeys(("cumsum", "cumprod"), forms.scanned),
+    **dict.fromkeys(KEEPING, kept),
+    "slice": sliced,
+    "reshape": reshaped,
+    "transpose": transposed,
+    "broadcast": broadcast,
+    "take": taken,
+    "concatenate": concatenated,
+    **dict.fromkeys(("sum", "max", "min", "argmax"), reduced),
+    **dict.fromkeys(("cumsum", "cumprod"), scanned),
     "add": added,
     "matmul": multiplied,
     "products": sums_of_products,
-    "result": forms.picked,
-    "gather": forms.gathered,
+    "result": picked,
+    "gather": gathered,
 }
 """The functions that lower operations which are not elementwise. Others have no form for one frame."""

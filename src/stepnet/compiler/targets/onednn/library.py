@@ -15,7 +15,27 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from stepnet.compiler.targets.onednn import interface
+from stepnet.compiler.targets.onednn.interface import (
+    CPU,
+    DIRECTIONS,
+    DTYPES,
+    FUNCTIONS,
+    INFERENCE,
+    ISA_BF16,
+    ISA_F16,
+    ISA_VNNI,
+    MAJOR,
+    QUERY_DIMS,
+    QUERY_DTYPE,
+    QUERY_NDIMS,
+    RETURNS,
+    RUNTIMES,
+    STATUSES,
+    TAGS,
+    UNIMPLEMENTED,
+    USABLE_RUNTIMES,
+    Dims,
+)
 from stepnet.compiler.values.arguments import file_path
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import LibraryError, RefusedError, pip_command
@@ -34,7 +54,7 @@ def how_to_install(has_wheel: bool, name: str) -> str:
     """
     if has_wheel:
         return pip_command("stepnet[onednn]")
-    there_is_none = f"build oneDNN {interface.MAJOR}, of which there is no package for this machine"
+    there_is_none = f"build oneDNN {MAJOR}, of which there is no package for this machine"
     return f"{there_is_none}, and set {VARIABLE} to the path of its {name}"
 
 
@@ -81,7 +101,7 @@ class OneDnnLibrary:
         """Returns the reason why recurrences in bfloat16 or float16 cannot run on this processor; None if
         they can. dtype: the dtype; for others than these, the result is None.
         """
-        bit = {"bfloat16": interface.ISA_BF16, "float16": interface.ISA_F16}.get(dtype, 0)
+        bit = {"bfloat16": ISA_BF16, "float16": ISA_F16}.get(dtype, 0)
         if bit and not self.isa & bit:
             return f"this processor has no instructions for {dtype} that oneDNN could use"
         return refusal(self, dtype) if bit else None
@@ -89,7 +109,7 @@ class OneDnnLibrary:
     @property
     def largest_weight(self) -> int:
         """The largest int8 weight without overflow: 63 if the processor adds pairs in 16 bits, else 127."""
-        return 127 if self.isa & interface.ISA_VNNI else 63
+        return 127 if self.isa & ISA_VNNI else 63
 
     def check_process(self) -> None:
         """Raises `LibraryError` in a forked process, in which the threads of the library do not exist."""
@@ -107,9 +127,9 @@ class OneDnnLibrary:
 
 def failure(library: OneDnnLibrary, name: str, status: int, asked: str) -> LibraryError | RefusedError:
     """Makes the exception for oneDNN's function `name`, which returned `status` when asked for `asked`."""
-    status_name = interface.STATUSES[status] if 0 <= status < len(interface.STATUSES) else f"status {status}"
+    status_name = STATUSES[status] if 0 <= status < len(STATUSES) else f"status {status}"
     subject = f"{name}, asked for {asked}" if asked else name
-    kind = RefusedError if status == interface.UNIMPLEMENTED else LibraryError
+    kind = RefusedError if status == UNIMPLEMENTED else LibraryError
     return kind(f"oneDNN {'.'.join(map(str, library.version))} says {status_name} to {subject}")
 
 
@@ -171,27 +191,27 @@ def open_library(path: str) -> OneDnnLibrary:
             f"{path} cannot be loaded as oneDNN: {error}"
             + f"; pip install {WHEEL} has one that needs nothing else" * HAS_WHEEL
         ) from None
-    lacking = [name for name in interface.FUNCTIONS if not hasattr(functions, name)]
+    lacking = [name for name in FUNCTIONS if not hasattr(functions, name)]
     if lacking:
-        raise LibraryError(f"{path} is not oneDNN {interface.MAJOR}: it has no function {lacking[0]}")
-    for name, types in interface.FUNCTIONS.items():
+        raise LibraryError(f"{path} is not oneDNN {MAJOR}: it has no function {lacking[0]}")
+    for name, types in FUNCTIONS.items():
         declared = getattr(functions, name)
-        declared.argtypes, declared.restype = types, interface.RETURNS.get(name, c_int)
+        declared.argtypes, declared.restype = types, RETURNS.get(name, c_int)
     version = functions.dnnl_version().contents
     number = (version.major, version.minor, version.patch)
     text = f"{path} is oneDNN {'.'.join(map(str, number))}"
-    if version.major != interface.MAJOR:
-        raise LibraryError(f"{text}, and stepnet calls version {interface.MAJOR}")
-    runtime = interface.RUNTIMES.get(version.cpu_runtime, str(version.cpu_runtime))
-    if version.cpu_runtime not in interface.USABLE_RUNTIMES:
+    if version.major != MAJOR:
+        raise LibraryError(f"{text}, and stepnet calls version {MAJOR}")
+    runtime = RUNTIMES.get(version.cpu_runtime, str(version.cpu_runtime))
+    if version.cpu_runtime not in USABLE_RUNTIMES:
         raise LibraryError(
             f"{text} built for {runtime}, which finds no processor here"
             + f"; pip install {WHEEL}: it has one that does" * HAS_WHEEL
         )
     engine = c_void_p()
-    status = functions.dnnl_engine_create(byref(engine), interface.CPU, 0)
+    status = functions.dnnl_engine_create(byref(engine), CPU, 0)
     if status:
-        raise LibraryError(f"{text}, and finds no processor: {interface.STATUSES[status]}")
+        raise LibraryError(f"{text}, and finds no processor: {STATUSES[status]}")
     onednn = OneDnnLibrary(path, functions, number, runtime, functions.dnnl_get_effective_cpu_isa(), engine)
     check_descriptors(onednn)
     return onednn
@@ -207,11 +227,11 @@ def check_descriptors(onednn: OneDnnLibrary) -> None:
             descriptor = new_memory_descriptor(onednn, dims, dtype, tag)
             ndims, number, read = c_int(), c_int(), ctypes.POINTER(ctypes.c_int64)()
             query = onednn.functions.dnnl_memory_desc_query
-            query(descriptor, interface.QUERY_NDIMS, byref(ndims))
-            query(descriptor, interface.QUERY_DTYPE, byref(number))
-            query(descriptor, interface.QUERY_DIMS, byref(read))
+            query(descriptor, QUERY_NDIMS, byref(ndims))
+            query(descriptor, QUERY_DTYPE, byref(number))
+            query(descriptor, QUERY_DIMS, byref(read))
             bytes_ = onednn.functions.dnnl_memory_desc_get_size(descriptor)
-            same = (ndims.value, number.value) == (len(dims), interface.DTYPES[dtype])
+            same = (ndims.value, number.value) == (len(dims), DTYPES[dtype])
             same = same and bool(read) and tuple(read[: len(dims)]) == dims
             same = same and bytes_ == size * prod(dims)
             onednn.functions.dnnl_memory_desc_destroy(descriptor)
@@ -228,9 +248,7 @@ def new_memory_descriptor(library: OneDnnLibrary, dims: tuple[int, ...], dtype: 
     """
     handle = c_void_p()
     name = "dnnl_memory_desc_create_with_tag"
-    library.call(
-        name, byref(handle), len(dims), interface.Dims(*dims), interface.DTYPES[dtype], interface.TAGS[tag]
-    )
+    library.call(name, byref(handle), len(dims), Dims(*dims), DTYPES[dtype], TAGS[tag])
     return handle
 
 
@@ -246,13 +264,13 @@ def refusal(library: OneDnnLibrary, dtype: str) -> str | None:
         new_memory_descriptor(library, *memory)
         for memory in (step, state, weights, weights, bias, step, state)
     ]
-    direction, descriptor = interface.DIRECTIONS["left2right"], c_void_p()
+    direction, descriptor = DIRECTIONS["left2right"], c_void_p()
     try:
         library.call(
             "dnnl_gru_forward_primitive_desc_create",
             byref(descriptor),
             library.engine,
-            interface.INFERENCE,
+            INFERENCE,
             direction,
             *memories,
             0,

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from importlib.resources import files
 
-from stepnet.compiler.targets.frame.machine import platforms
+from stepnet.compiler.targets.frame.machine.platforms import (
+    ARDUINO,
+    CMAKE,
+    COFF,
+    ZEPHYR,
+    DevicePlatform,
+)
 from stepnet.compiler.values.records import dataclass
 
 
@@ -20,8 +26,8 @@ class PackageKind:
 
 
 KINDS: Mapping[str, PackageKind] = {
-    platforms.CMAKE: PackageKind("include/@NAME@.h", "lib/@LIBRARY@", {"@NAME@Config.cmake": "config.cmake"}),
-    platforms.ZEPHYR: PackageKind(
+    CMAKE: PackageKind("include/@NAME@.h", "lib/@LIBRARY@", {"@NAME@Config.cmake": "config.cmake"}),
+    ZEPHYR: PackageKind(
         "include/@NAME@.h",
         "lib/@LIBRARY@",
         {
@@ -30,7 +36,7 @@ KINDS: Mapping[str, PackageKind] = {
             "zephyr/module.yml": "zephyr_module.yml",
         },
     ),
-    platforms.ARDUINO: PackageKind(
+    ARDUINO: PackageKind(
         "src/@NAME@.h",
         "src/@BOARDS@/@LIBRARY@",
         {"library.properties": "arduino.properties", "examples/@NAME@/@NAME@.ino": "arduino.ino"},
@@ -40,7 +46,7 @@ KINDS: Mapping[str, PackageKind] = {
 
 
 def packaged(
-    name: str, platform: platforms.DevicePlatform, kind: str, header: bytes, archive: bytes
+    name: str, platform: DevicePlatform, kind: str, header: bytes, archive: bytes
 ) -> dict[str, bytes]:
     """Returns the files of a package by place: the header, the library, and what its tools read."""
     row = KINDS[kind]
@@ -48,7 +54,7 @@ def packaged(
         "NAME": name,
         "UPPER": name.upper(),
         "ABOUT": platform.about,
-        "LIBRARY": f"{name}.lib" if platform.format == platforms.COFF else f"lib{name}.a",
+        "LIBRARY": f"{name}.lib" if platform.format == COFF else f"lib{name}.a",
         "BOARDS": platform.boards,
     }
     values["ARCHIVE"] = filled(row.archive, values)
