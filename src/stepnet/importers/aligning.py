@@ -139,7 +139,9 @@ def ways_of(target: str) -> Iterator[tuple[Window, ...]]:
 
 
 def name_after(axis: str, way: Sequence[Window]) -> str:
-    """Returns the name of an axis of steps after windows joined its steps and they were taken apart."""
+    """Returns the name that an axis of steps has after its steps were joined by these windows, one after the
+    other, and taken apart again.
+    """
     for window in way:
         axis = window.axis(axis)
     for window in reversed(way):

@@ -48,11 +48,11 @@ FEATURE, JOINED = "_", "*"
 
 
 class AxesError(ModelError):
-    """Error for axes that do not fit an operator; a reader may try other axes of the inputs."""
+    """Error for axes that do not fit an operator. A reader may then try other axes of the model's inputs."""
 
 
 class MixingError(AxesError):
-    """Error for an operator that mixes sequences; with axes in another order it may fit."""
+    """Error for an operator that mixes sequences; with axes in another order it may be one over steps."""
 
 
 def is_rows(part: int | str) -> bool:
@@ -173,7 +173,9 @@ def stated_number(symbol: str, stated: Mapping[str, int]) -> int | None:
 
 
 def extent_of(axes: Axes) -> Extent:
-    """Returns the extent of a value with these axes: pairs of steps, steps, sequences, or a constant."""
+    """Returns the extent of a value with these axes, which says for what it has an entry each: pairs of
+    steps, steps, sequences, or just one (a constant).
+    """
     symbols = symbols_in(axes)
     steps = next(filter(is_steps, symbols), None)
     keys = next(filter(is_keys, axes), None)

@@ -138,7 +138,7 @@ def applied(function: Callable[..., Any], *values: Placed) -> Placed:
 
 
 def place_of(x: Placed, kind: Callable[[Axis], bool]) -> int | None:
-    """Returns the position of the axis of a kind, counted from the last, 1; None without one."""
+    """Returns the position of the axis of a kind, `is_time` or `is_keys`, from the last, 1; or None."""
     return next((len(x.axes) - at for at, axis in enumerate(x.axes) if kind(axis)), None)
 
 

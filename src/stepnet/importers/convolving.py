@@ -148,7 +148,10 @@ REDUCED: dict[str, Any] = {"max": np.max, "mean": np.mean}
 
 
 def part_of_steps(x: Traced, part: int, count: int, how: str) -> Any:
-    """Reduces part number `part` of `count` equal ones of the steps. how: "max" or "mean"."""
+    """Reduces one of `count` equal parts of the steps of each sequence, at index `part`, for adaptive
+    pooling.
+    how: "max" or "mean".
+    """
     steps, index = length_of(x), index_of(x)
     begin, end = steps * part // count, (steps * (part + 1) + count - 1) // count
     inside = (index >= expand(begin, x)) & (index < expand(end, x))
@@ -249,7 +252,10 @@ def pool(x: Placed, how: Callable[[Traced], Traced], padded: bool = False) -> Pl
 
 
 def sequences_of(x: Placed, name: str) -> Traced:
-    """Returns an operand [sequences, features, steps]; raises `ModelError`, naming the operation."""
+    """Returns the value of an operand [sequences, features, steps]; raises `ModelError` for other axes.
+
+    name: that of the operation, for messages.
+    """
     rows, features, steps = x.axes if len(x.axes) == 3 else ((), (), ())
     if not is_time(steps) or not is_feature(features) or len(rows) != 1 or not is_rows(rows[0]):
         raise ModelError(

@@ -75,7 +75,9 @@ def extend(x: Placed, axis: int, extension: Extension) -> Placed:
 
 
 def copies_of_features(x: Placed, axis: int, before: int, after: int, mode: str) -> Placed:
-    """Puts copies of entries around an axis of features; raises `ModelError` for numbers out of range."""
+    """Puts copies of entries ahead of an axis of features and behind it; raises `ModelError` for numbers that
+    the mode does not have. mode: as in `numpy.pad`.
+    """
     feature = x.feature(axis)
     size = x.features[feature]
     most = size - FEWER[mode] if mode in FEWER else before + after

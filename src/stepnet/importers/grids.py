@@ -131,7 +131,10 @@ def pool_grid(x: Placed, windows: Sequence[Window], how: str) -> Placed:
 
 
 def pool_axis(x: Placed, axis: int, window: Window, how: str, counts_zeros: bool = False) -> Placed:
-    """Pools windows along an axis by "max" or "mean". counts_zeros: in a mean, those outside."""
+    """Pools a value over windows along one axis, of steps or of a feature.
+
+    how: "max" or "mean". counts_zeros: whether entries outside of the operand count in a mean, as zeros.
+    """
     if is_time(x.axes[axis]):
         value = traced_steps(x, axis)
         value = windowed_max(value, window) if how == "max" else windowed_mean(value, window, counts_zeros)
@@ -152,7 +155,9 @@ def pool_axis(x: Placed, axis: int, window: Window, how: str, counts_zeros: bool
 
 
 def check_places(x: Placed, places: int) -> None:
-    """Raises `ModelError` unless a value is [sequences, places ..., features] with as many places."""
+    """Raises `ModelError` unless a value is [sequences, places ..., features] with `places` axes, each of
+    steps or a feature, between the first and the last.
+    """
     rank = places + 2
     if len(x.axes) != rank or not is_feature(x.axes[-1]) or is_feature(x.axes[0]) or is_time(x.axes[0]):
         raise ModelError(

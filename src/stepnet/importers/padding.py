@@ -41,7 +41,9 @@ LOW = -1e9
 
 
 def padding_values(value: Placed | None) -> Array | None:
-    """Returns the numbers that a value has at padding steps, broadcast; None if they are not known."""
+    """Returns the numbers that a value is known to have at padding steps (after a sequence's end), broadcast
+    to its features; None if they are not known.
+    """
     if value is None or isinstance(value.value, Unusable):
         return None
     if isinstance(value.fact, ArrayInPadding):
@@ -66,7 +68,10 @@ def counted(value: Placed | None) -> Counted | None:
 
 
 def fact_of(value: Placed) -> Fact:
-    """Returns what is known of a value at padding steps: of a constant, its own numbers."""
+    """Returns what is known of a value at padding steps (after a sequence's end).
+
+    For a constant, this is that it has the same numbers there.
+    """
     if value.fact is not None:
         return value.fact
     array = padding_values(value)
@@ -217,7 +222,9 @@ def absorbed(number: bool) -> Special:
     """
 
     def rule(operands: Sequence[Placed], result: Placed) -> Placed | None:
-        """Returns `result`, known to be `number` at padding steps if an operand is that there; else None."""
+        """Returns `result` with the fact that it is `number` at padding steps (after the end of a sequence),
+        if one of the operands is; else None.
+        """
         return (
             filled(result, number)
             if any(is_all(padding_values(value), number) for value in operands)

@@ -31,14 +31,14 @@ from stepnet.importers.values import Array, reshaped, shape_of
 
 @dataclass(frozen=True)
 class Unusable:
-    """Placeholder for a value that no operator can compute with. reason: why not."""
+    """Placeholder for a value that no operator can compute with. reason: why not, for messages."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ReversedSteps(Unusable):
-    """Placeholder for reversed steps, for recurrences and reversals. source: in order."""
+    """Placeholder for a value with reversed steps, for recurrences and reversals. source: it in order."""
 
     source: "Placed"
 
@@ -121,17 +121,19 @@ class Placed:
         return number % rank
 
     def feature(self, axis: int) -> int:
-        """Returns the index of a feature's axis, from the last (-1); raises `AxesError` for other axes."""
+        """Returns the index of a feature's axis, from the last (-1); raises `AxesError` for sequences or
+        steps.
+        """
         if not is_feature(self.axes[axis]):
             raise feature_error(self.axes[axis], f"axis {axis} of {text_of(self.axes)} is not a feature")
         return -len(features_of(self.axes[axis:]))
 
     def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
-        """Returns another value with its axes, by default the same; nothing is known of its padding."""
+        """Returns another value with its axes, by default the same; what was known of padding is dropped."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
     def lettered(self, value: Any, letters: str) -> "Placed":
-        """Returns another value with axes by letters: N for sequences, T for steps, _ for a feature."""
+        """Returns another value with an axis by letter: N for sequences, T for steps, _ for a feature."""
         return self.with_value(value, axes_of(letters, shape_of(value), time_of(self.axes) or TIME))
 
     def shaped(self, axes: Axes) -> "Placed":
@@ -140,7 +142,9 @@ class Placed:
 
 
 def check_unpaired(axes: Axes) -> None:
-    """Raises `AxesError` for two axes of sequences, or two of steps; axes of keys do not count."""
+    """Raises `AxesError` if two axes are sequences, or two are steps; an axis of keys, as in attention, does
+    not count as steps.
+    """
     symbols = [STEPS if is_steps(symbol) else symbol for symbol in symbols_in(without_keys(axes))]
     for symbol in (SEQUENCES, STEPS):
         if symbols.count(symbol) > 1:

@@ -140,7 +140,9 @@ def dtype_of(value: Placed) -> np.dtype[Any]:
 
 
 def clip(x: Placed, low: Any = None, high: Any = None) -> Placed:
-    """Limits a value to two bounds, by default the finite numbers of a float dtype."""
+    """Limits the numbers of a value to two bounds, by default the least and largest finite numbers of a float
+    dtype, and none for integers.
+    """
     dtype = dtype_of(x)
     if dtype.kind == "f":
         low = np.finfo(dtype).min if low is None else low
@@ -152,7 +154,9 @@ def clip(x: Placed, low: Any = None, high: Any = None) -> Placed:
 
 
 def power(base: Placed, exponent: Placed) -> Placed:
-    """Computes base to the power of exponent elementwise, in the dtype of the base."""
+    """Computes base to the power of exponent elementwise, in the dtype of the base; a floating-point base
+    casts the exponent.
+    """
     dtype = dtype_of(base)
     if dtype.kind == "f":
         exponent = exponent.with_value(as_dtype(exponent.value, dtype))

@@ -35,7 +35,10 @@ LARGEST = 255
 
 @dataclass(frozen=True)
 class Scaling:
-    """Scale and zero point, None for 0, of quantized numbers: of all, or along one axis."""
+    """The scale and the zero point of quantized numbers: of all, or along one axis.
+
+    scale: the scale. zero: the zero point; None for 0.
+    """
 
     scale: Placed
     zero: Placed | None = None
@@ -94,7 +97,9 @@ def quantize(x: Placed, scaling: Scaling, dtype: str) -> Placed:
 
 
 def limited(x: Placed, zero: Placed | None, dtype: str) -> Placed:
-    """Rounds a value, adds a zero point, and limits it to a dtype of 8 or 16 bits."""
+    """Rounds a value, adds a zero point, and limits the result to the range of `dtype`, of 8 or 16 bits. A
+    value of the net is then int32, an array of that dtype.
+    """
     x = elementwise("rint", x)
     if zero is not None:
         x = elementwise("add", x, zero.with_value(as_type(zero.value, dtype_of(x).name)))
@@ -130,7 +135,9 @@ def quantize_each(x: Placed, padded: bool = False) -> tuple[Placed, Scaling]:
 
 
 def scale_of(low: Any, high: Any) -> tuple[Any, Any]:
-    """Returns the scale and the zero point for numbers from `low` <= 0 to `high` >= 0."""
+    """Returns the scale and the zero point, a whole number in float32, for numbers from `low` to `high`, of
+    which the first is at most 0 and the second at least 0.
+    """
     one = np.float32(1)
     scale = np.where(high == low, one, (high - low) / np.float32(LARGEST))
     zero = np.rint(np.minimum(np.maximum(-low / scale, 0 * one), LARGEST * one))
@@ -138,7 +145,9 @@ def scale_of(low: Any, high: Any) -> tuple[Any, Any]:
 
 
 def bound_with_zero(x: Placed, bound: str) -> Any:
-    """Returns the "minimum" or "maximum" of 0 and the numbers of each sequence, or of an array."""
+    """Returns the least or the largest of 0 and all numbers of x: of each sequence, for a value of the net,
+    or of a whole array. bound: "minimum" or "maximum".
+    """
     sign = 1 if bound == "maximum" else -1
     value = sign * x.value
     features = tuple(range(-len(x.features), 0))
@@ -165,7 +174,10 @@ def quantized_product(x: Any, weight: Mapping[str, Any]) -> Any:
 def whole_product(
     a: Placed, b: Placed, zeros: tuple[Placed | None, Placed | None], padded: bool = False
 ) -> Placed:
-    """Computes the int32 product of 8-bit matrices without their zero points, `zeros`."""
+    """Computes the product of two 8-bit integer matrices, with their zero points subtracted, as int32.
+
+    zeros: the zero points of a, and of b: one number, or one for each column.
+    """
     a_zero, b_zero = zeros
     a_zero = None if a_zero is None else one_number(a_zero)
     b_zero = None if b_zero is None else along_axis(b_zero, b, len(b.axes) - 1)
@@ -189,7 +201,7 @@ def in_dtype(x: Placed, dtype: str) -> Placed:
 
 
 def one_number(x: Placed) -> Placed:
-    """Removes the axes of a single number, such as a scale; raises `ModelError` for several numbers."""
+    """Removes the axes of a single number, such as a scale or zero point; raises `ModelError` for several."""
     if x.features not in ((), (1,)) or symbols_in(x.axes):
         raise ModelError(f"its zero point or scale is of {list(x.sizes)}: one number for all is supported")
     return x.shaped(())

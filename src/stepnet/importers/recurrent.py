@@ -178,7 +178,9 @@ class PlacedLayer:
         return self.arrays["R"].shape[-1]
 
     def inputs(self, number: int, x: Placed, padded: bool) -> Traced:
-        """Returns the inputs that a direction reads, a value per step; here both read the same."""
+        """Returns the inputs that direction `number` reads, a value per step: here the same for both
+        directions. padded: whether the model has padding.
+        """
         return x.value
 
     def recurrence(self, number: int) -> RNN:
@@ -187,7 +189,9 @@ class PlacedLayer:
         return RNN(self.steps[number], self.params(number), memory=memory, reverse=self.reverse[number])
 
     def params(self, number: int) -> dict[str, Any]:
-        """Returns the weights of a direction by name: W, R, b and d (zeros if missing), perhaps p."""
+        """Returns the weights of the direction with index `number` by name: W, R, the biases b and d (zeros
+        if missing), and the peepholes p if there are any.
+        """
         wide, W = len(GATES[self.cell]) * self.hidden, self.arrays["W"]
         biases = self.arrays["B"][number] if "B" in self.arrays else np.zeros(2 * wide, W.dtype)
         params: dict[str, Any] = {

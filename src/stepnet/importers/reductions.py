@@ -240,7 +240,11 @@ def argmax(x: Placed, axis: int, keep: bool) -> Placed:
 def layer_norm(
     x: Placed, axis: int, epsilon: float, scale: Placed | None = None, shift: Placed | None = None
 ) -> Placed:
-    """Normalises the features from an axis on to mean 0 and variance 1, then scales and shifts."""
+    """Normalises a value to mean 0 and variance 1 over the features from an axis on, then scales and shifts
+    it.
+
+    epsilon: added to the variance. scale, shift: None for none.
+    """
     joint = tuple(part for own in x.axes[axis:] for part in own)
     if not is_feature(joint):
         raise feature_error(joint, "it normalises over sequences or steps: only features can be normalised")

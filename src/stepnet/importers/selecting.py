@@ -314,7 +314,7 @@ def cut(x: Placed, axis: int, before: int, after: int, step: int = 1) -> Placed:
 
 
 def is_end(end: Any, axis: Axis) -> bool:
-    """Tells whether the bound of a slice is the end of an axis: its size, or from 2**31 - 1 on."""
+    """Tells whether the bound `end` of a slice is the end of the axis: its size, or from 2**31 - 1 on."""
     if isinstance(end, Size):
         return end == size_of(axis)
     return not isinstance(end, Last) and int(end) >= 2**31 - 1

@@ -71,7 +71,7 @@ class Size:
         return hash((self.symbols, self.times))
 
     def __sub__(self, other: Any) -> "Last | Size":
-        """Returns the index of a step from the end (`Last`); raises `ModelError` for a fraction."""
+        """Returns the index of a step counted from the end (`Last`); raises `ModelError` for a fraction."""
         if isinstance(other, Size | Last) or self != Size((STEPS,)):
             return NotImplemented
         return Last(whole_number(other))

@@ -23,7 +23,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def first_feature(value: Any) -> int:
-    """Returns the axis of the first feature: 1 for traced values, 0 for arrays and parameters."""
+    """Returns the first feature's axis: 1 for traced values, behind steps or sequences; 0 for arrays."""
     return 1 if isinstance(value, Traced) and not value.is_constant else 0
 
 
@@ -75,7 +75,11 @@ def deepest(values: Sequence[Any]) -> Extent:
 
 
 def at_one_extent(values: Sequence[Any]) -> list[Any]:
-    """Repeats traced values until all are per step if one is, or else per sequence."""
+    """Repeats traced values until all are per step if one is per step, or else per sequence, so that they can
+    be combined.
+
+    Arrays and parameters stay as they are.
+    """
     extent = deepest(values)
     return [
         to_extent(value, extent) if isinstance(value, Traced) and not value.is_constant else value

@@ -98,7 +98,9 @@ def permuted(call: ReplayedNode) -> Placed:
 
 
 def expanded(call: ReplayedNode) -> Placed:
-    """Evaluates an `expand` node: repeats axes of size one, also to all sequences and steps."""
+    """Evaluates an `expand` node of a PyTorch graph: repeats axes of size one to the sizes of the result,
+    which may be the numbers of sequences and steps.
+    """
     (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
     if call.replay.stated is not None:
         own = (ONE,) * (len(sizes) - len(x.axes)) + x.axes
@@ -177,7 +179,9 @@ def any_true(call: ReplayedNode) -> Placed:
 
 
 def along(function: Callable[[Placed, int], Placed]) -> Rule:
-    """Makes the rule of a node along one axis. function: computes the result of a value and an axis."""
+    """Makes the function that evaluates a node of a PyTorch graph whose operation is along one axis.
+    function: computes the result from a value and the axis.
+    """
 
     def rule(call: ReplayedNode) -> Placed:
         """Applies the function to the operand and the axis `dim` of the node."""
@@ -423,7 +427,10 @@ def multiplied(call: ReplayedNode) -> Placed:
 
 
 def scaled_sum(call: ReplayedNode) -> Placed:
-    """Evaluates an `addmm` node: beta x + alpha (a b). Where beta is 0, x is not read, as in PyTorch."""
+    """Evaluates an `addmm` node of a PyTorch graph: beta x + alpha (a b), with a product of matrices a b.
+
+    Where beta is 0, x is not read, as in PyTorch.
+    """
     x, a, b = call.operands
     result = matrix_product(a, b)
     beta, alpha = call.arguments["beta"], call.arguments["alpha"]

@@ -34,7 +34,9 @@ ENDS = {0: -1, -1: 0}
 
 
 def flipped(call: ReplayedNode) -> Placed:
-    """Evaluates a `flip` node: features in reverse order, or a placeholder for reversed steps."""
+    """Evaluates a `flip` node of a PyTorch graph: features in reverse order, or a placeholder for steps in
+    reverse order, which only some operations may read.
+    """
     x = call.operands[0]
     dims = dims_of(x, call.arguments["dims"])
     steps = [dim for dim in dims if is_time(x.axes[dim])]

@@ -25,7 +25,9 @@ numpy: Any = np
 
 
 def feature_of(x: Placed, dim: int) -> int:
-    """Returns the index of an axis of features; raises `ModelError` for sequences and steps."""
+    """Returns the index `dim` of an axis of features of x, counted from the first axis; raises `ModelError`
+    for an axis of sequences or steps, whose sizes vary.
+    """
     dim = x.axis(dim)
     if not is_feature(x.axes[dim]):
         raise axis_error(max(symbols_in((x.axes[dim],))), x.axes)
@@ -71,7 +73,9 @@ def batch_norm(call: ReplayedNode) -> Placed:
 
 
 def group_norm(call: ReplayedNode) -> Placed:
-    """Evaluates a `group_norm` node: mean 0, variance 1 of a group's channels over all steps."""
+    """Evaluates a `group_norm` node: each group of channels gets mean 0 and variance 1 over its channels and
+    the steps of the sequence.
+    """
     x = call.arguments["input"]
     made = reductions.group_norm(x, call.arguments["num_groups"], call.arguments.get("eps", 1e-5))
     scale, shift = (along_channels(call, x, call.arguments.get(name)) for name in ("weight", "bias"))
@@ -109,7 +113,9 @@ def gated(call: ReplayedNode) -> Placed:
 
 
 def sloped(call: ReplayedNode) -> Placed:
-    """Evaluates a `prelu` node: x where positive, else x times the slope of its channel or of all."""
+    """Evaluates a `prelu` node of a PyTorch graph: x where it is positive, else x times the slope, of each
+    channel or of all.
+    """
     x, slope = call.arguments["self"], call.arguments["weight"]
     if slope.features == (1,):
         factor = aligned(call, slope.shaped(()), x.axes)

@@ -33,7 +33,9 @@ def is_steps(call: ReplayedNode, size: Any) -> bool:
 
 
 def steps_joined(call: ReplayedNode, x: Placed) -> Placed | None:
-    """Evaluates a `view` node of a file that joins n neighbouring steps to one; None for others."""
+    """Evaluates a `view` node in the graph of a file that joins n neighbouring steps to one, with the
+    features of all of them; None for any other view.
+    """
     shape = call.tensors[0].shape
     if call.replay.stated is None or len(x.axes) != 3 or len(shape) != 3 or not is_time(x.axes[1]):
         return None

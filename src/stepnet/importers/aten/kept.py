@@ -97,7 +97,9 @@ def masked(result: InferredResult, x: Any, mask: Any, value: Any) -> Any:
 
 
 def kept(call: ReplayedNode) -> Placed:
-    """Evaluates a dropout node as in evaluation; raises `StepError` for one in training with p > 0."""
+    """Evaluates a dropout node of a PyTorch graph: returns the operand, as in evaluation; raises `StepError`
+    if it is in training with a probability above 0.
+    """
     if call.arguments.get("train") is not False and call.arguments.get("p", 0.5) != 0:
         raise refuse("dropout draws random numbers: call .eval() on the module ahead of torch.export.export")
     return next(iter(call.operands))
@@ -230,7 +232,9 @@ def unbiased(variance: AtenOperation, root: bool) -> AtenOperation:
     """
 
     def rule(call: ReplayedNode) -> Placed:
-        """Evaluates a `var` or `std` node by the rule of `var.correction`."""
+        """Evaluates a `var` or `std` node of a PyTorch graph: the variance, by the rule of `var.correction`,
+        and its root for a deviation.
+        """
         given = call.arguments
         number = given.get("correction", int(given.get("unbiased", True)))
         arguments = {"self": given["self"], "dim": given.get("dim"), "correction": number}
@@ -269,7 +273,9 @@ def padded_by(mode: str, call: ReplayedNode) -> Placed:
 
 
 def padded(call: ReplayedNode) -> Placed:
-    """Evaluates a `pad` node: numbers around features, zeros or copies around steps."""
+    """Evaluates a `pad` node of a PyTorch graph: numbers around features, zeros around steps, which only a
+    convolution reads, or copies of steps.
+    """
     x, pads, number = call.operands[0], call.arguments["pad"], call.arguments.get("value") or 0
     mode = call.arguments.get("mode", "constant")
     if mode in COPIES:
@@ -329,10 +335,14 @@ def pooled(how: str) -> AtenOperation:
 
 
 def pooled_to_one(how: str) -> AtenOperation:
-    """Makes the table entry of an adaptive pooling to one number for all steps, by "max" or "mean"."""
+    """Makes the entry, in the table of PyTorch's operations, of an adaptive pooling to one number for all
+    steps. how: "max" or "mean".
+    """
 
     def rule(call: ReplayedNode) -> Any:
-        """Evaluates an adaptive pooling of steps to one number; raises `StepError` for more."""
+        """Evaluates an adaptive pooling of a PyTorch graph: reduces the last axis, of steps, to one number;
+        raises `StepError` for adaptive pooling to more than one.
+        """
         if call.arguments["output_size"] != [1]:
             raise refuse("adaptive pooling of a model is over all steps, to a size of 1")
         reduced = axis_rules.reduced(how)(

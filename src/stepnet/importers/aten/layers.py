@@ -19,7 +19,10 @@ GATES = {"GRU": 3, "LSTM": 4, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 def recurrent(name: str, call: ReplayedNode) -> list[Placed]:
-    """Evaluates a recurrent operator, such as "gru": returns the outputs and last states."""
+    """Evaluates the node of a recurrent operator: returns the outputs and the last states, as PyTorch does.
+
+    name: that of the operator, such as "gru".
+    """
     arguments = call.arguments
     layers, train = arguments["num_layers"], arguments["train"]
     if train and arguments["dropout"] and layers > 1:
@@ -79,7 +82,7 @@ def only_number(state: Placed) -> float | None:
 
 
 def of_one_sequence(state: Placed) -> Placed:
-    """Returns an initial state for one sequence, if the file fixes their number and its numbers agree."""
+    """Returns an initial state as one entry for all sequences, if it is one number and they are fixed."""
     if len(state.axes) != 3 or not is_feature(state.axes[1]) or only_number(state) is None:
         return state
     return state.with_value(part_of(state.value, 1, slice(0, 1)), (state.axes[0], ONE, state.axes[2]))

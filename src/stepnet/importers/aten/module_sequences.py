@@ -149,7 +149,9 @@ def ordered(x: Any, dim: int, order: SequenceOrder) -> Any:
 
 
 def scattered(call: ReplayedNode) -> Any:
-    """Evaluates a `scatter` that inverts an order of sequences; raises `StepError` for others."""
+    """Evaluates a `scatter` node that inverts an order of the sequences: it writes 0, 1, ... at the indices
+    of the order. Raises `StepError` for others.
+    """
     index, values = call.arguments["index"], call.arguments["src"]
     if not isinstance(index, SequenceOrder) or values != SequenceOrder():
         raise refuse("a model cannot write numbers at indices: use torch.where")

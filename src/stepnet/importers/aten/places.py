@@ -84,7 +84,10 @@ def tiled(x: Any, dim: int, count: int) -> Any:
 def slice_replaced(
     x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
-    """Computes ATen's `slice_scatter`: x[start:end] replaced; raises `StepError` for a stride."""
+    """Computes ATen's `slice_scatter`: x with x[start:end] along one axis replaced by `source`.
+
+    Raises `StepError` for another `step` than 1.
+    """
     if step != 1:
         raise refuse(
             "features at a distance from each other cannot be replaced; use torch.where, or torch.stack "
@@ -172,7 +175,7 @@ def filled(result: InferredResult, _: Any, value: Any = 0, **__: Any) -> Traced:
 
 
 def number(result: InferredResult, value: Any, **_: Any) -> Traced:
-    """Computes ATen's `scalar_tensor`: a constant without features."""
+    """Computes ATen's `scalar_tensor`: adds a constant without features, of the dtype of `result`."""
     return filled(result, None, value)
 
 
@@ -183,7 +186,9 @@ def arange(result: InferredResult, start: Any, end: Any, step: Any = 1, **_: Any
 
 
 def identity(result: InferredResult, *sizes: Any, **_: Any) -> Traced:
-    """Computes ATen's `eye`; raises `StepError` for one with a row for each step or sequence."""
+    """Computes ATen's `eye`: a constant matrix of the result's sizes, with ones on its diagonal. Raises
+    `StepError` for one with a row for each step or sequence.
+    """
     if any(isinstance(size, SymbolicSize) for size in sizes):
         raise refuse("it makes an identity matrix of the number of steps or sequences")
     builder = result.like.builder

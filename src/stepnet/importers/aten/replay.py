@@ -128,7 +128,10 @@ class GraphReplay:
         return length_of(self.like)
 
     def results(self, place: str) -> list[Any]:
-        """Evaluates the graph, node by node. place: the line for messages about nodes without one."""
+        """Evaluates the graph, node by node in order, and returns its results.
+
+        place: the line where the step or module is defined, for messages about nodes without a line.
+        """
         self.check_known(place)
         for node in self.graph.nodes:
             with written_at(node.place or place):
@@ -158,7 +161,9 @@ class GraphReplay:
             )
 
     def evaluated(self, node: AtenNode) -> Any:
-        """Evaluates a node of the graph by its rule; a node that picks one of several results gives it."""
+        """Evaluates one node of the graph by its operation's rule; returns its result or list of results. A
+        node that picks one of several results returns it.
+        """
         if node.kind != CALL:
             source, number = node.value
             return self.values[source][number]
@@ -302,7 +307,10 @@ def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
 
 
 def note_stated(values: Sequence[Any], tensors: Sequence[InferredTensor], stated: dict[str, int]) -> None:
-    """Records fixed sizes of steps in an operation's results, by the tensors PyTorch inferred."""
+    """Records in `stated` the fixed sizes of axes of steps that an operation makes, such as a convolution.
+
+    values: its results. tensors: the same as PyTorch inferred them.
+    """
     for value, tensor in zip(values, tensors, strict=False):
         axes = value.axes if isinstance(value, Placed) else ()
         for axis, size in zip(axes, tensor.shape, strict=False):
@@ -404,7 +412,9 @@ def fixed_regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int])
 
 
 def number_of(part: int | str, stated: Mapping[str, int]) -> int | None:
-    """Returns the size of a factor of an axis; for sequences and steps the file's number, or None."""
+    """Returns the size of a factor of an axis: the number itself, or, for sequences or steps, the number that
+    the file fixes; None if it fixes none.
+    """
     if isinstance(part, int):
         return part
     known = [stated.get(symbol) for symbol in symbols_of(part)]

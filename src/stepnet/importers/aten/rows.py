@@ -111,7 +111,7 @@ def with_axes(outputs: Any, axes: Sequence[Axes]) -> Any:
 
 
 def without_axes(argument: Any) -> Any:
-    """Replaces values with axes in an argument by plain values of the net, for rules on features."""
+    """Replaces values with axes in an argument or its lists by the net's values, for rules on features."""
     if isinstance(argument, list):
         return [without_axes(part) for part in cast("list[Any]", argument)]
     return argument.value if isinstance(argument, Placed) else argument

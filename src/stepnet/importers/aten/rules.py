@@ -205,7 +205,9 @@ total, mean, largest, smallest = map(reduced, ("sum", "mean", "max", "min"))
 
 
 def along(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the rule of an operation along a feature axis, by a function with NumPy's names."""
+    """Makes the function that computes an operation of PyTorch along one feature axis by a function of
+    NumPy's names; the result has the dtype of the operand.
+    """
 
     def rule(x: Any, dim: int, **_: Any) -> Any:
         """Calls the function along `dim`, and casts its result to the dtype of x."""

@@ -28,7 +28,11 @@ SETTINGS = {
 
 
 def numbers_of(call: ReplayedNode, result: Any) -> list[float]:
-    """Returns numbers in an exported node that may depend on the example's number of steps."""
+    """Returns the numbers in a node of an exported graph that may have been computed from the example's
+    number of steps.
+
+    result: what the node was evaluated to.
+    """
     axes = result.axes if isinstance(result, Placed) else ()
     for names, rule in RULES:
         if names.match(call.name):
