@@ -122,7 +122,9 @@ def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
 
 
 def concatenate(parts: Sequence[Ragged]) -> Ragged:
-    """Joins the sequences of several `Ragged`s for one call of a model; one alone is not copied."""
+    """Joins the sequences of several `Ragged`s, of equal levels of nesting and equal features, for one call
+    of a model; a single one is returned without a copy.
+    """
     if len(parts) == 1:
         return parts[0]
     levels = range(parts[0].levels)

@@ -356,7 +356,9 @@ def run_pieces(held: list[BatchPiece], selection: Selection) -> Iterator[Any]:
 
 
 def check_names(keep: Any) -> tuple[str, ...]:
-    """Checks the user's keep=, and returns it as a tuple; raises `InputError` for other than column names."""
+    """Checks the user's keep=, names of columns to pass on, and returns it as a tuple; raises `InputError`
+    for other values and repeated names.
+    """
     if isinstance(keep, str) or not isinstance(keep, Iterable):
         raise InputError(f"keep is a list of names of columns, not {short_repr(keep)}")
     given = cast("Iterable[Any]", keep)

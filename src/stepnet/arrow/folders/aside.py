@@ -328,7 +328,9 @@ def schema_of_parquet(schema: Any) -> Any:
 
 
 def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """Regroups the rows of record batches into batches of `GROUP` rows and a last one of the rest."""
+    """Regroups the rows of record batches into batches of `GROUP` rows, and a last one of the rest, for row
+    groups of equal size.
+    """
     pyarrow = pyarrow_module("pyarrow", FILES)
     held, count = list[Any](), 0
     for batch in batches:

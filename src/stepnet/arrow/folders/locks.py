@@ -48,7 +48,9 @@ def locked_partial(path: Path) -> FileLock:
 
 @contextmanager
 def locked_folder(folder: Path) -> Generator[None]:
-    """Context that locks an existing folder, and removes it if empty; raises `FileError` if it is locked."""
+    """Context that locks an existing folder. If the folder is empty at the end, it is removed. Raises
+    `FileError` if another process has locked it.
+    """
     if HAS_FLOCK:
         lock = locked(os.open(folder, os.O_RDONLY | os.O_CLOEXEC), folder)
     else:

@@ -60,7 +60,9 @@ def canonical_json(value: Any) -> bytes:
 
 
 def read_record(path: Path) -> ResultRecord | None:
-    """Reads the record in a result file; None for other files. Raises `FileError` for a damaged one."""
+    """Reads the record that a result file stores, of its model, input and row counts; None if the file is no
+    result of stepnet. Raises `FileError` for a damaged file.
+    """
     found = metadata_of(path)
     try:
         return found and ResultRecord(found[0], *(int(found[1][name]) for name in COUNTS))

@@ -64,7 +64,9 @@ class Channel:
         self.items.put(StoppedError())
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields items until `None`, which marks the end; raises an exception that the other thread put."""
+        """Waits for items and yields them until `None`, which marks the end. An exception in the queue is
+        raised here: an error of the other thread, or `StoppedError`.
+        """
         while True:
             item = self.items.get()
             self.room.put(None)

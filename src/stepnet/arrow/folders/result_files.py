@@ -98,7 +98,9 @@ class ResultFile:
                 raise
 
     def finish(self, end: dict[str, Any]) -> None:
-        """Completes the result file: writes the metadata `end`, syncs it to disk and renames it."""
+        """Completes the result file: writes the metadata `end` (the counts of rows, after the rows), syncs it
+        to disk and renames it to its final name.
+        """
         counts = canonical_json(end)
         with write_errors(self.path):
             if self.form == "arrow":
@@ -161,7 +163,9 @@ def remove_folder(folder: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
-    """Context that makes and locks a folder, and removes it if empty; raises `FileError` if it is locked."""
+    """Makes a folder and locks it during its `with` block; raises `FileError` if another run has locked it. A
+    folder that is empty at the end is removed.
+    """
     with ExitStack() as held:
         with write_errors(folder):
             make_folder(folder)

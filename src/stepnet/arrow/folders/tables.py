@@ -191,7 +191,9 @@ def parts_of(source: Any, size: int) -> tuple[ResultRows, ...]:
 
 
 def group_start(source: Any, group: int) -> int:
-    """Returns the offset in bytes of row group `group` in a Parquet file; 0 without columns."""
+    """Returns the offset in bytes of row group `group` in a Parquet file, `source`, which is where its first
+    page begins; 0 without columns.
+    """
     check_group(source, group)
     row_group = source.metadata.row_group(group)
     columns = [row_group.column(index) for index in range(row_group.num_columns)]
@@ -226,7 +228,9 @@ def parquet_batches(file: Any, part: ResultRows, column: str, selection: Selecti
 
 
 def kind_of(path: Path) -> str:
-    """Returns "Parquet" or "Arrow": by the ending of a file's name, for other endings by its content."""
+    """Returns the format of a file, "Parquet" or "Arrow", by the ending of its name, or by its content for
+    any other ending.
+    """
     kind = KINDS.get(path.suffix.lower())
     if kind is not None:
         return kind
@@ -240,7 +244,9 @@ def open_native(path: Path) -> Any:
 
 
 def open_arrow(file: Any) -> Any:
-    """Opens pyarrow's reader of an Arrow file or stream; raises `ArrowInvalid` if it is empty."""
+    """Opens pyarrow's reader of an Arrow file or stream, which it tells apart by the first six bytes; raises
+    `ArrowInvalid` if it is empty.
+    """
     pyarrow = pyarrow_module("pyarrow", FILES)
     ipc = pyarrow_module("pyarrow.ipc", FILES)
     magic = file.read(6)
@@ -279,7 +285,9 @@ def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
 
 
 def joined_batches(batches: Sequence[Any]) -> Iterator[Any]:
-    """Joins record batches to one; yields them one by one if their dictionaries do not allow that."""
+    """Joins record batches to one, to run fewer calls; yields them one by one if their dictionaries cannot be
+    joined or are ordered.
+    """
     pyarrow = pyarrow_module("pyarrow", FILES)
     if len(batches) > 1 and "ordered=1" not in str(batches[0].schema):  # a join would lose their order
         with suppress(pyarrow.ArrowException):  # dictionaries that cannot be joined
@@ -302,7 +310,9 @@ def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> in
 
 
 def numbers_in(source: Any, name: str, group: int) -> int:
-    """Counts the numbers that a column has in a row group of a Parquet file, those in lists included."""
+    """Returns how many numbers the column `name` has in a row group of a Parquet file, numbers inside lists
+    included. source: pyarrow's `ParquetFile`.
+    """
     check_group(source, group, name)
     metadata = source.metadata
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
