@@ -35,7 +35,9 @@ def shape_text(argument: ArrayText) -> str:
 
 
 def meaning(argument: ArrayText, name: str) -> str:
-    """Describes an array argument in the header: its axes, meaning, and whether NULL is allowed."""
+    """Describes an array argument for a comment of the header: axes, meaning, and if NULL is allowed. name:
+    the prefix of the library's functions.
+    """
     kind = KINDS[argument.kind]
     if argument.is_counted:
         kind = f"of each of its steps, of which {steps_function(name, argument.name)} gives the number"
