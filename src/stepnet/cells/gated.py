@@ -66,13 +66,13 @@ def part(values: Any, name: str, kind: str) -> Any:
 
 
 def from_input(x: Any, params: Parameters) -> Any:
-    """Computes x W + b for all gates, side by side; `params` may lack b."""
+    """Computes x W + b: the part of all gates, side by side, from the input; `params` may lack b."""
     product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
-    """Computes h R + d for all gates, side by side; `params` may lack d."""
+    """Computes h R + d: the part of all gates, side by side, from the state; `params` may lack d."""
     product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
@@ -339,7 +339,9 @@ def shape_of(value: Any, name: str) -> tuple[int, ...]:
 
 
 def projection(projected: Any) -> int | None:
-    """Returns the size of a projection, None for none; raises `InputError` for other than a whole number."""
+    """Checks the size of a projection that a caller gives, None for none, and returns it; raises `InputError`
+    unless it is a whole number.
+    """
     return (
         None
         if projected is None
