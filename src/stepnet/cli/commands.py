@@ -54,7 +54,9 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Runs `stepnet` with the arguments of the process; handles a stdout that is closed, full or narrow."""
+    """Runs `stepnet` with the arguments of the process, and handles a stdout that is closed, full, or cannot
+    encode some characters, which are then escaped.
+    """
     if TYPER.older(typer.__version__):  # `stepnet run` would print the version, and end with code 0
         sys.exit(f"stepnet: {TYPER.too_old(typer.__version__)}: {TYPER.command}")
     try:

@@ -181,7 +181,9 @@ def save_whole(
 
 
 def refuse_saved(file: Path, output: Path) -> None:
-    """Raises `LayoutError` for the conversion of a .stepnet file; `FileError` for a damaged one."""
+    """Raises `LayoutError` for the conversion of a .stepnet file, and says what to do instead; `FileError`
+    for a damaged one.
+    """
     from stepnet.errors import LayoutError
     from stepnet.model.file import read_model
 

@@ -146,7 +146,9 @@ def contenders(
 
 
 def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
-    """Returns functions that run the demo's model in PyTorch, by the name of the way."""
+    """Returns functions that run the demo's model (a GRU and a linear layer) in PyTorch, by the name of the
+    way, on utterances already packed or padded.
+    """
     with work_bar("importing torch"):
         torch: Any = import_module("torch")
     model = torch.nn.ModuleDict(

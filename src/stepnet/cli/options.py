@@ -156,7 +156,9 @@ def parse_setting(name: str, text: str) -> tuple[str, Any]:
 
 
 def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
-    """Splits texts NAME=VALUE of an option at the last =; raises `BadParameter` for one without =."""
+    """Splits texts NAME=VALUE of an option at the last =, as the name of a module may contain one. Raises
+    `BadParameter`, with the option, for a text without =.
+    """
     for text in texts:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")

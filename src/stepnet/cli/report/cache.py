@@ -63,7 +63,9 @@ def state(cache: CacheFacts) -> str:
 
 
 def cache_text(cache: CacheFacts) -> str:
-    """Formats the cache on disk: entries by kind, at most `SHOWN` single ones, and what was removed."""
+    """Formats the facts of the cache of compiled code on disk: entries by kind, then at most `SHOWN` single
+    entries, and what was or could not be removed.
+    """
     kinds = list[tuple[str, ...]]()
     for kind, what in KINDS.items():
         own = [entry for entry in cache.entries if entry.kind == kind]

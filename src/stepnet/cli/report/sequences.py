@@ -22,7 +22,10 @@ class RateColumn(ProgressColumn):
 
 @contextmanager
 def bar(shown: bool = True) -> Generator[Callable[[Done], None]]:
-    """Yields a function to call with a run's progress, for a bar on stderr if it is a terminal."""
+    """Yields a function to call with the progress of a run over files, which a bar on stderr shows.
+
+    shown: whether to show a bar; there is none if stderr is not a terminal.
+    """
     columns = BarColumn(), TextColumn("{task.percentage:>3.0f}%"), RateColumn(), TimeRemainingColumn()
     with shown_late(shown, *columns) as progress:
         task = progress.add_task("", total=None, sequences=0)

@@ -29,7 +29,10 @@ Array = np.ndarray
 
 
 def try_engine(name: str) -> str | None:
-    """Tests an engine in a process of its own; returns why it does not run, or None if it does."""
+    """Tests the engine of a name in a process of its own, for `stepnet doctor`.
+
+    Returns why it does not run a small recurrence, or None if it does.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-c", START.format(path=sys.path, name=name)],
@@ -83,7 +86,9 @@ def main(name: str) -> None:
 
 
 def refusal(name: str) -> str | None:
-    """Returns why an engine refuses a small recurrence, or how wrong its results are; None if it works."""
+    """Returns why an engine refuses a small recurrence, or how far its results in float32 are off those of
+    the interpreter in float64; None if it works.
+    """
     reason = engine_named(name).refuse(recurrence(np.float32).program.schedule_for(name))
     if reason is not None:
         return reason

@@ -72,7 +72,10 @@ class Tuning:
 
 @dataclass(frozen=True)
 class TimedCase:
-    """Call whose work threads share in one way, to be timed: a cell of `units`, `rows` of `steps`."""
+    """Call to be timed in one way to share it.
+
+    cell, units: a named cell with as many inputs as units. rows, steps: the numbers of sequences and steps.
+    """
 
     cell: str
     units: int
@@ -88,7 +91,10 @@ class TimedCase:
 
 
 class TimedCall:
-    """Call of a recurrence to be timed. least: the least seconds so far, without late threads."""
+    """Call of a recurrence, to be timed again and again.
+
+    least: the least seconds so far, of calls for which no thread was late.
+    """
 
     def __init__(self, case: TimedCase, rnn: RNN) -> None:
         """Makes the inputs of a call of a recurrence, as a case says."""
@@ -118,7 +124,9 @@ class TimedCall:
                 passed, count = time.perf_counter() - begun, count + 1
 
     def observation(self, call_seconds: float) -> Observation | None:
-        """Returns the time of the work without that of an empty call; None if there is too little of it."""
+        """Returns the time of the call's work; None if no thread was in time, or if there is little work.
+        call_seconds: the time of a call that does next to nothing.
+        """
         case = self.case
         seconds = self.least - call_seconds
         if self.is_late or seconds <= max(0.0, (WORTH - 1) * call_seconds):

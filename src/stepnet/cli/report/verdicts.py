@@ -217,7 +217,9 @@ def data_model(file: str, choice: LayoutChoice, recurrent_only: bool, any_steps:
 
 
 def is_weights(file: str, choice: LayoutChoice) -> bool:
-    """Tells if a file holds only weights, and so cannot be run. choice: how the weights are arranged."""
+    """Tells if a file holds only weights; its architecture is unknown then, so it cannot be run. choice: the
+    user's statements on how the file's weights are arranged.
+    """
     path = Path(file)
     return not (is_graph(path) or is_saved(file)) and bool(
         read(path, choice.layout, choice.layouts).unspecified
@@ -261,7 +263,9 @@ def has_layers(files: Sequence[str], choice: LayoutChoice) -> bool:
 
 
 def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
-    """Tells if the recurrent layers of two files have equal sizes, pair by pair, and can be compared."""
+    """Tells if the recurrent layers (modules) of two files are equal in number and, pair by pair, in sizes,
+    so that they can be compared.
+    """
     if len(first) != len(second):
         return False
     pairs = [
@@ -300,7 +304,10 @@ def comparison_title(first: Module, second: Module) -> str:
 def modules(
     files: Sequence[str], choice: LayoutChoice
 ) -> tuple[list[FileContents], list[tuple[Module, ...]]]:
-    """Reads files to compare; returns contents, and the modules of each that `choice` selects."""
+    """Reads files to compare; returns their contents, and the modules of each that `choice` selects.
+
+    The choice of a module does not apply to a file with only one.
+    """
     cells = {f".{name.partition('.')[2]}" for name in records()}
     for file in files:
         if not Path(file).exists() and "/" not in file and Path(file).suffix in cells:
