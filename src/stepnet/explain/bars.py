@@ -30,7 +30,9 @@ def call_bar(console: Console | None = None) -> Generator[Watch]:
     tasks: list[TaskID] = []  # the call that is shown, if any
 
     def show(now: Progress) -> None:
-        """Draws one report of a call's progress: a bar and its text, which stays when the call is done."""
+        """Draws one report of the progress of a call: a bar and its text. The line stays when the call is
+        done, and the next call gets a new one.
+        """
         shown.start()
         if not tasks:
             tasks.append(shown.add_task("", total=now.all_steps, text=""))

@@ -102,7 +102,9 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """Yields (extent, cost) for each stage of a plan; the extent says how often it runs."""
+    """Yields (extent, cost) for each stage of a plan (which operation runs when); the extent says how often
+    it runs, such as once per step.
+    """
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":
@@ -163,6 +165,6 @@ def held_bytes(schedule: Schedule) -> dict[Extent, int]:
 
 
 def held_to_the_end(plan: Plan) -> dict[Extent, int]:
-    """Returns {STEPS: bytes of each step} kept for the work after the loop, or an empty dict."""
+    """Returns {STEPS: bytes of each step} that a plan keeps for the work after its loop, or {}."""
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

@@ -11,7 +11,10 @@ from stepnet.compiler.values.records import dataclass
 
 @dataclass(frozen=True)
 class OperationLine:
-    """Line for an operation. gives: names of its values. text: its expression. type: of the values."""
+    """Line of an explanation for one operation.
+
+    gives: the names of the values that it computes. text: its expression. type: the types of the values.
+    """
 
     gives: tuple[str, ...]
     text: str

@@ -209,7 +209,10 @@ def inner_extent(net: Net, number: int) -> Extent:
 
 
 def node_lines(names: Names, number: int) -> list[OperationLine]:
-    """Makes the line for a node, and those of an inner recurrence's step. names: of the values."""
+    """Makes the line of an explanation for one node, and the lines of its step if it is an inner recurrence.
+
+    names: the names of the net's values. number: the node.
+    """
     node = names.net.nodes[number]
     if node.operation != "recur":
         return [line(names, number)]

@@ -32,8 +32,8 @@ def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
 
 
 def size_of(facts: GradientExplanation, half: Half) -> CallSize | None:
-    """Returns the size of a call of a half, if it is known and the half runs over its steps: several at a
-    time are one.
+    """Returns the size of a call of a half of a gradient, in which several steps at a time count as one; None
+    if it is not known, or if the half does not run over its steps.
     """
     sizes = facts.sizes
     if sizes is None or facts.checkpoint is not None or not (sizes.rows and sizes.steps):
@@ -95,7 +95,9 @@ def memory_section(facts: GradientExplanation) -> TitledSection:
 
 
 def size_section(sizes: BatchSizes) -> TitledSection:
-    """Makes the section on the flops of both halves of a gradient, and on its memory, for a batch."""
+    """Makes the section on the flops of both halves of a gradient, and its memory between them and at most,
+    for a batch of a given size.
+    """
     held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
     rows = [
         ("forward", amount(sizes.forward, "flop")),

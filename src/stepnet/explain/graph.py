@@ -67,7 +67,9 @@ class Picture:
     arrows: tuple[Arrow, ...]
 
     def __str__(self) -> str:
-        """Formats the picture as text, a line for each input and part. Values without names are %1, ..."""
+        """Formats the picture as text, with a line for each input and each part, and the values that it reads
+        and gives. Values without a name are %1, %2 and so on.
+        """
         names = dict[int, str]()
         width = max(len(box.title) for box in self.boxes) + 2
         lines = list[str]()
@@ -210,7 +212,9 @@ def known_cell(node: Node) -> Recognised | None:
 
 
 def cell_title(node: Node) -> str:
-    """Makes the title of a recurrence's box: its cell and units or memories, and its direction."""
+    """Makes the title of the box of a recurrence in a drawn graph: its cell and units, or the types of its
+    memories if no cell is known, and its direction.
+    """
     known, recur = known_cell(node), node.recur
     direction = ", backwards" if recur.reverse else ""
     if known is not None:
@@ -220,7 +224,9 @@ def cell_title(node: Node) -> str:
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:
-    """Yields the names of operations for a box of a drawing, without views and inputs."""
+    """Yields the names of the operations of nodes, to list them in a box of a drawn graph; views, inputs and
+    the like are left out.
+    """
     for node in nodes:
         if node.operation == "reduce":
             yield f"{node.attributes['how']} over steps"
@@ -233,7 +239,9 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def wrapped(names: Iterable[str], width: int = 30) -> tuple[str, ...]:
-    """Joins names of operations to lines of about `width`; equal ones are counted, as "2 add, tanh"."""
+    """Joins names of operations to lines of about `width` characters for a box in a drawing. Equal names are
+    counted, as in "2 add, tanh".
+    """
     lines = list[str]()
     for name, count in Counter(names).items():
         text = f"{count} {name}" if count > 1 else name

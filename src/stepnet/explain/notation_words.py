@@ -61,7 +61,9 @@ def explain_notation(pattern: Pattern) -> dict[str, str]:
 
 
 def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
-    """Yields (sign, explanation) in the notation of an array, such as ("x", "inputs")."""
+    """Yields (sign, explanation) for each sign in the notation of an array of weights, such as ("x",
+    "inputs"); signs may repeat.
+    """
     if isinstance(pattern, Concatenation):
         if len(pattern.terms) > 1:
             along = f"/{pattern.axis}", f"one behind the other along axis {pattern.axis}"
@@ -80,7 +82,9 @@ def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
 
 
 def term_signs(term: Term) -> Iterator[tuple[str, str]]:
-    """Yields (sign, explanation) in a term such as `W[(g:rzn h) x]`; "~" is ahead of buffer orders."""
+    """Yields (sign, explanation) for each sign in a term of the notation of layouts, such as `W[(g:rzn h)
+    x]`: the parameter, each axis, and the buffer order after "~".
+    """
     name = f"{term.parameter}_{term.gate}" if term.gate else term.parameter
     yield name, PARAMETERS[term.parameter] + (f" of gate {term.gate}" if term.gate else "")
     for axis in term.axes:

@@ -115,7 +115,7 @@ def digest(text: str) -> str:
 
 
 def parted_equations(side: ConversionSide) -> list[list[tuple[str, str, str]]]:
-    """Formats the equations of a conversion's side as pieces (text, subscript, gate) for the page."""
+    """Formats the equations of a conversion's source or target as pieces (text, subscript, gate)."""
     return [list(equation_pieces(line)) for line in equations(side.semantics, side.regions)]
 
 

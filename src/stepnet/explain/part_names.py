@@ -26,7 +26,9 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def inner_word(part: Part) -> str:
-    """Returns the word for what steps contain: "recurrence", "recurrences" or "sequences"."""
+    """Returns the word for what the steps of a recurrence contain: "recurrence" for one inner recurrence,
+    "recurrences" for several, and "sequences" for none.
+    """
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}

@@ -240,7 +240,9 @@ def shortened(title: str) -> str:
 
 
 def as_table(summary: ModelSummary) -> Iterator[Any]:
-    """Yields the parts of a summary for a console of rich: a table of layers, and lines of totals."""
+    """Yields the parts of a model's summary that a console of rich prints: a table of its layers, and lines
+    with inputs, outputs and totals.
+    """
     from rich.table import Table
     from rich.text import Text
 

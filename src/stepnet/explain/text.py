@@ -24,7 +24,9 @@ def text(sections: Iterable[TitledSection]) -> str:
 
 
 def lines(item: Item, indent: str = "") -> Iterator[str]:
-    """Yields the lines of an item of an explanation, after `indent`; a section's are deeper."""
+    """Yields the lines of text of an item of an explanation, each after `indent`; lines of a section are
+    indented below its title.
+    """
     match item:
         case str():
             yield from (f"{indent}{line}".rstrip() for line in item.splitlines() or [""])

@@ -144,7 +144,9 @@ class Ties:
         return f"it is {'negated and ' if others and sign < 0 else ''}{what}, to {where}"
 
     def origin_text(self, cell: DrawnNumber) -> str:
-        """Describes in words of which numbers of the source, and a constant, a target's number is made."""
+        """Describes in words which numbers of a conversion's source, with signs and an added constant, a
+        number of the target comes from.
+        """
         move = self.by_target[cell.block]
         if not move.terms:
             return f"it is filled with {move.constant:g}"

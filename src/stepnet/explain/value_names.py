@@ -47,7 +47,7 @@ class Names:
 
 
 def is_reading(node: Node) -> bool:
-    """Tells whether a node only views or repeats a value, by whose name explanations call it."""
+    """Tells whether a node only views or repeats a value; explanations call it by the name of that value."""
     return node.operation == "expand" or node.is_view
 
 
