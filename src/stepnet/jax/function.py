@@ -76,7 +76,9 @@ class JaxFunction:
 
     @cached_property
     def plain(self) -> Callable[..., list[Any]]:
-        """The net as a function of JAX with derivatives, (lengths or None, inputs, ()) -> results."""
+        """The net as a function of JAX, (lengths or None, inputs, ()) -> results. It calls back into stepnet,
+        and can be differentiated.
+        """
 
         def run(arrays: list[Array], positions: Positions, is_each: bool) -> Sequence[Array]:
             """Runs the net, or the net with one total per sequence."""
@@ -92,7 +94,9 @@ class JaxFunction:
 
     @cached_property
     def with_saved(self) -> Callable[..., list[Any]]:
-        """The forward pass for JAX: (lengths or None, inputs, ()) -> results and saved values."""
+        """The forward pass of the net as a function of JAX: (lengths or None, inputs, ()) -> results and the
+        values saved for the backward pass.
+        """
 
         def run(arrays: list[Array], positions: Positions, is_each: bool) -> Sequence[Array]:
             """Runs the forward pass, whose results are no totals."""
@@ -102,7 +106,9 @@ class JaxFunction:
 
     @cached_property
     def backward(self) -> Callable[..., list[Any]]:
-        """The backward pass for JAX: (lengths or None, inputs, cotangents, saved values) -> gradients."""
+        """The backward pass of the net as a function of JAX: (lengths or None, inputs and cotangents, results
+        and saved values) -> gradients.
+        """
         gradient = self.gradient.net
         count, first = len(self.net.inputs), len(gradient.inputs)
 
@@ -135,12 +141,16 @@ def differentiable(of: JaxFunction, callback: "NetCallback") -> Callable[..., li
     def forward(
         lengths: Any, inputs: tuple[Any, ...], further: tuple[Any, ...]
     ) -> tuple[list[Any], tuple[Any, ...]]:
-        """Runs the forward pass of JAX's custom_vjp; returns the results, and what `backward` gets."""
+        """Runs the forward pass of JAX's custom_vjp; returns the results, and what `backward` then gets: the
+        lengths, the inputs, and results with saved values.
+        """
         made = of.with_saved(lengths, inputs, ())
         return made[: len(callback.results)], (lengths, inputs, tuple(made))
 
     def backward(kept: tuple[Any, ...], cotangents: list[Any]) -> tuple[Any, Any, Any]:
-        """Runs the backward pass of JAX's custom_vjp; lengths and further arrays have no gradients."""
+        """Runs the backward pass of JAX's custom_vjp: returns the gradients of the inputs, and None for the
+        lengths and the further arrays.
+        """
         lengths, inputs, made = kept
         known = [one for one, type_ in zip(cotangents, of.net.results, strict=False) if type_.is_float]
         computed = of.gradient.net.inputs[len(inputs) :]

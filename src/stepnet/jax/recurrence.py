@@ -124,7 +124,9 @@ class Scanned:
     def of(
         cls, step: TreeStep, init: Any, xs: Any, params: Any, reverse: bool, unroll: int, engine: Order
     ) -> "Scanned":
-        """Traces a step for the shapes and dtypes of arrays, with the arguments of stepnet's `scan`."""
+        """Traces a step for arrays of these shapes and dtypes, while JAX traces: their numbers may not be
+        known. It takes the arguments of stepnet's `scan`.
+        """
         rnn = RNN(
             step,
             transform(lambda array: np.zeros(array.shape, array.dtype), params),

@@ -28,7 +28,9 @@ GIVEN_TO_JAX = (
 
 
 def flat(structure: Any) -> Any:
-    """Returns the leaves of a tree of JAX in a dict by name, or in a tuple where names are equal."""
+    """Returns the leaves of a tree of JAX in a dict by name, or in a tuple where names are equal. A tree that
+    is one leaf is returned unchanged.
+    """
     pairs, form = tree.tree_flatten_with_path(structure)
     if tree.treedef_is_leaf(form):
         return structure
