@@ -27,7 +27,10 @@ class Accelerated:
     """Lock for `ACCELERATED` and the replaced methods: threads may begin and end accelerations."""
 
     def __init__(self, engine: Order = "auto") -> None:
-        """Starts an acceleration, until a later one; the first replaces the methods of Keras."""
+        """Starts an acceleration; the first active one replaces the methods of Keras.
+
+        engine: the engines that run the layers of Keras while no later acceleration is active.
+        """
         with Accelerated.changing:
             ACCELERATED[self] = engine
             if len(ACCELERATED) == 1:

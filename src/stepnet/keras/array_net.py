@@ -43,7 +43,9 @@ Outputs = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class ArrayNet:
-    """Net of the loop of a Keras layer, on arrays [batch, time, ...] for values of each step."""
+    """Net (graph of operations) of the loop of a Keras layer, which takes and returns arrays in Keras'
+    layout: [batch, time, ...] for values of each step.
+    """
 
     def __init__(
         self,
@@ -186,7 +188,9 @@ class ArrayLoop:
 
     @classmethod
     def of(cls, rnn: RNN, settings: ArraySettings) -> "ArrayLoop":
-        """Compiles the recurrence of a layer. settings: its direction, and which outputs it returns."""
+        """Compiles the recurrence of a layer (`rnn`) to a loop on arrays. settings: its direction, and which
+        outputs it returns.
+        """
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
@@ -203,7 +207,9 @@ class ArrayLoop:
         return outward(steps, results, net.types, net.outputs[1])
 
     def with_weights(self, arrays: Arrays) -> FixedNet:
-        """Returns the loop's net bound to weights, which are copied only if they have changed."""
+        """Returns the loop's net bound to the weights in `arrays`, its inputs. It is bound anew, which copies
+        the weights, only if they have changed.
+        """
         bound, weights = self.bound, arrays[len(arrays) - self.unbound.parameters :]
         if bound is None or not all(map(same_bits, weights, bound.params)):
             self.bound = bound = self.unbound.fixed([weight.copy() for weight in weights])

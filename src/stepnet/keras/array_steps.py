@@ -44,7 +44,10 @@ class ArraySettings:
 
 @dataclass(frozen=True)
 class ArraySteps:
-    """The steps of arrays that a mask lets run, and conversions. shape: (batch, time)."""
+    """The steps of arrays [batch, time, ...] that a mask lets run, and conversions of arrays for them.
+
+    shape: (batch, time). mask: None if all steps run.
+    """
 
     settings: ArraySettings
     shape: tuple[int, int]
@@ -52,7 +55,7 @@ class ArraySteps:
 
     @classmethod
     def of(cls, settings: ArraySettings, shape: tuple[int, int], mask: Array | None) -> "ArraySteps":
-        """Returns the steps at which a mask is True, or all. shape: (batch, time)."""
+        """Returns the steps at which a mask is True, or all steps without one. shape: (batch, time)."""
         complete = mask is None or bool(mask.all())
         return cls(settings, shape, None if complete else StepMask(np.asarray(mask, bool)))
 
@@ -68,7 +71,9 @@ class ArraySteps:
 
     @property
     def positions(self) -> Positions:
-        """The positions of the steps that a mask lets run, in arrays that `inward` makes."""
+        """The positions of the steps that a mask lets run: the starts and lengths of the sequences in arrays
+        [batch * time, ...] that `inward` makes.
+        """
         batch, time = self.shape
         starts, counts = np.arange(batch) * time, np.full(batch, time)
         if self.mask is not None:
@@ -86,7 +91,9 @@ class ArraySteps:
         return flat if self.order is None else flat[self.order]
 
     def outward(self, flat: Array) -> Array:
-        """Converts values in the order of `inward` to [batch, time, ...], zero at masked steps; in place."""
+        """Converts values [batch * time, ...], in the order that `inward` makes, to [batch, time, ...] with
+        zeros at masked steps. It may overwrite `flat`.
+        """
         if self.mask is not None:
             if self.order is not None:
                 moved = np.empty_like(flat)

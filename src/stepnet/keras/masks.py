@@ -51,7 +51,9 @@ class StepMask:
         return not bool(((last - self.first + 1 == self.counts) | (self.counts == 0)).all())
 
     def latest(self, reverse: bool) -> Places:
-        """Returns for each step [batch, time] the index of the latest that ran, up to it; -1 for none."""
+        """Returns for each step [batch, time] the index of the latest step that ran, itself included; -1 for
+        none. reverse: whether the steps ran from last to first.
+        """
         order, steps = self.valid[:, ::-1] if reverse else self.valid, np.arange(self.shape[1])
         latest: Places = np.maximum.accumulate(np.where(order, steps, -1), axis=1)
         if not reverse:

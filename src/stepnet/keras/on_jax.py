@@ -47,7 +47,9 @@ def prepare(
 
 
 def check(packed: PackedInputs) -> None:
-    """Raises `StepError` for a device, a distribution or sizes that Keras' own loop must run."""
+    """Raises `StepError` for a call that Keras' own loop must run: for a device, a distribution or sizes that
+    stepnet does not support. packed: the sequences.
+    """
     if jax.default_backend() != "cpu":
         raise StepError(f"JAX runs on {jax.default_backend()}: machine code is for the CPU")
     if keras.distribution.distribution() is not None:
@@ -58,7 +60,9 @@ def check(packed: PackedInputs) -> None:
 
 
 def run(layer: Any, call: ArrayCall) -> Results:
-    """Runs a checked call; returns last output, outputs, final states. Masked first: as on JAX."""
+    """Runs a checked call of a layer; returns the last output, the outputs and the final states. Where a mask
+    skips the first steps, their outputs are those of Keras on JAX.
+    """
     net = call.loop.net
     output, *final_states = differentiable(call.loop.results, net)(call.mask, tuple(call.tensors), ())
     if call.mask is not None and not (net.settings.zero or layer.unroll):

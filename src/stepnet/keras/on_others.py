@@ -15,7 +15,9 @@ keras: Any = installed()
 def prepare(
     layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
 ) -> Callable[[], Results]:
-    """Raises `StepError` for every call: on this backend Keras' own loop runs."""
+    """Raises `StepError` for every call: stepnet does not run on this backend, so Keras' own loop does. The
+    arguments, those of a call, are not read.
+    """
     name = keras.backend.backend()
     raise StepError(f"the backend is {name}: stepnet runs layers on torch, tensorflow, jax and numpy")
 

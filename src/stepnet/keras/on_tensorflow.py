@@ -47,7 +47,9 @@ def prepare(
 
 
 def check() -> None:
-    """Raises `StepError` for a device, a strategy or a graph for which Keras' own loop must run."""
+    """Raises `StepError` for a device, a strategy or a graph for which Keras' own loop must run, in place of
+    stepnet's machine code.
+    """
     for kind in ("GPU", "TPU"):
         if tf.config.list_logical_devices(kind):
             raise StepError(f"TensorFlow has a {kind}: machine code is for the CPU")
@@ -72,7 +74,9 @@ def run(call: ArrayCall, training: bool) -> Results:
     net, mask = call.loop.net, call.mask
 
     def function(*tensors: Any) -> Any:
-        """Runs the net on tensors; returns results and their gradient, as `custom_gradient` takes them."""
+        """Runs the layer's net on tensors; returns the results, and the function from their cotangents to the
+        gradients, as TensorFlow's `custom_gradient` takes them.
+        """
         results = (
             run_forward(net, tensors, mask)
             if training
@@ -89,7 +93,7 @@ def run(call: ArrayCall, training: bool) -> Results:
 
 
 def run_forward(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
-    """Runs the forward pass on TensorFlow's tensors; returns the results, then the saved values."""
+    """Runs a net forward on tensors; returns its results, then saved values. mask: bool [batch, time]."""
     return call_arrays(net.saving, net.types, tensors, mask, net.saved)
 
 
@@ -105,7 +109,9 @@ def gradients_of(
     count, saved = len(tensors), run_forward(net, tensors, mask) if saved is None else saved
 
     def function(*tensors_and_cotangents: Any) -> Any:
-        """Computes gradients from tensors and cotangents, and returns the function of second gradients."""
+        """Computes the gradients for TensorFlow from tensors and cotangents; returns them, and the function
+        from their cotangents to second gradients.
+        """
 
         def second(*upstream: Any) -> list[Any]:
             """Computes the gradients of the gradients, for TensorFlow."""
@@ -145,7 +151,7 @@ def call_arrays(
 
 
 def exclusive_copy(array: Array, others: Sequence[Array]) -> Array:
-    """Returns an array that TensorFlow may own: contiguous, without memory of `others`."""
+    """Returns an array that TensorFlow may own, a copy if it is not contiguous or has memory of `others`."""
     shared = any(np.may_share_memory(array, other) for other in others)
     return array.copy() if shared else np.ascontiguousarray(array)
 

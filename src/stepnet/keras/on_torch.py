@@ -88,7 +88,9 @@ class CheckedCall:
         return cls(layer, trace, steps, x, states, flat, settings, engine)
 
     def run(self) -> Results:
-        """Runs this call compiled; returns the last output, the outputs and final states in Keras' dtypes."""
+        """Runs this call of a layer compiled; returns the last output, the outputs and the final states in
+        Keras' dtypes.
+        """
         layer, steps, settings = self.layer, self.steps, self.settings
         flat = tree.flatten(self.states)
         initial = [in_full(state) for state in flat]

@@ -120,7 +120,9 @@ OVERRIDES: dict[Any, dict[str, Callable[..., Any]]] = {
 
 
 def bind_override(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the method that replaces `theirs` of Keras in a layer: it calls `ours` with that."""
+    """Makes the method that replaces a method of Keras (`theirs`) in a layer: it calls `ours` with the layer,
+    Keras' method and the arguments.
+    """
 
     @wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -148,7 +150,9 @@ def add_engine(kind: Any, base: Any) -> None:
 
 
 def with_overrides(kind: Any) -> Any:
-    """Class decorator: replaces the Keras methods in `OVERRIDES`, adds `engine`, registers the class."""
+    """Class decorator: replaces the methods of Keras in `OVERRIDES`, adds the argument `engine` to recurrent
+    layers, and registers the class for saving.
+    """
     base, overrides = kind.__mro__[1], overrides_of(kind)
     for name, ours in overrides.items():
         setattr(kind, name, bind_override(getattr(base, name), ours))

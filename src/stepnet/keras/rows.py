@@ -66,7 +66,9 @@ def has_known_activation(layer: Any, shape: Shape) -> bool:
 
 
 def is_rowwise_function(function: Any, shape: Shape) -> bool:
-    """Tells whether an activation computes rows separately: one of `ACTIVATIONS`, or such a layer."""
+    """Tells whether an activation is known to compute each row of inputs of a shape separately: one of Keras'
+    own in `ACTIVATIONS`, or a layer that does so in training.
+    """
     if isinstance(function, keras.layers.Layer):
         return is_rowwise(function, shape, training=True)
     return any(function is known for known in ACTIVATIONS)

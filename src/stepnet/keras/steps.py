@@ -82,7 +82,7 @@ class VariableValues(keras.StatelessScope):
         self.read = dict[int, Any]()
 
     def get_current_value(self, variable: Any) -> Any:
-        """Returns the tensor that replaces a variable's value in a trace, or None; Keras asks for it."""
+        """Returns the tensor that replaces a variable in a trace, or None; records that the step reads it."""
         self.read[id(variable)] = variable
         return self.given.get(id(variable))
 
@@ -101,7 +101,9 @@ class VariableReads(overrides.TorchFunctionMode):
     """A PyTorch mode that replaces the values of variables that a torch.nn module in a cell reads."""
 
     def __init__(self, cell: Any, values: VariableValues) -> None:
-        """Stores the scope of tensors that replace variables, and the cell's variables by identity."""
+        """Stores the scope `values`, which has the tensors to put in place of variables, and the variables of
+        the cell by the identity of their values.
+        """
         super().__init__()  # type: ignore[misc]
         self.values = values
         with AutocastScope(None):  # in another one a value is a copy, which the step never reads
@@ -110,7 +112,9 @@ class VariableReads(overrides.TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """Calls a function of PyTorch with replacements for tensors that are values of variables."""
+        """Calls a function of PyTorch, which passes it here during a trace: with replacements for those
+        tensors among its arguments that are values of Keras' variables.
+        """
         changed: Any = tree_map_only(torch.Tensor, self.value_of, (arguments, options or {}))
         return function(*changed[0], **changed[1])
 
