@@ -55,7 +55,7 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
 
 
 def numbers_of(inside: Any) -> Any:
-    """Returns the Arrow type of the numbers in lists of type `inside`, behind dictionaries."""
+    """Returns the Arrow type of the numbers in lists of type `inside`, or in its dictionary."""
     return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 
@@ -75,7 +75,9 @@ def lists_from(kinds: Iterable[Any]) -> Iterator[str]:
 
 
 def check_type(whole_type: Any) -> None:
-    """Raises `InputError` for an Arrow type that is no list of numbers, nested or of fixed size."""
+    """Raises `InputError` for an Arrow type (`whole_type`) that is no list, or nested list, of numbers or of
+    fixed-size lists of numbers.
+    """
     types = pyarrow_module().types
     large, _, inside = list_axes(whole_type)
     if not large:

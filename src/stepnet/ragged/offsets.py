@@ -118,7 +118,9 @@ def checked_values(values: Any, name: str) -> Array:
 
 
 def _checked_numbers(values: Array, name: str) -> Array:
-    """Returns values in native byte order; raises `InputError`, with `name`, for other than numbers."""
+    """Returns values of sequences in native byte order. Raises `InputError`, which names them by `name`, if
+    they are not numbers or have no axis.
+    """
     own_number = values.dtype.kind == "V" and values.dtype.type is not np.void  # bfloat16 and others
     if values.dtype.kind not in "biufc" and not own_number:
         hint = "; sequences of unequal length go through Ragged.from_list" if values.dtype == object else ""
