@@ -51,7 +51,9 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def options_of(function: Any) -> Mapping[str, Any]:
-    """Returns the options that the user's function gives; raises `InputError` unless they are a dict."""
+    """Returns the options that the user's function gives; calls it as Ray does for each worker. Raises
+    `InputError` unless it is a function that returns a dict.
+    """
     if not callable(function):
         raise InputError(f"{FUNCTION} is a function that returns options, not {short_repr(function)}")
     options = function()
