@@ -174,5 +174,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Returns the public names, without the package's own modules; with `torch` once that is imported."""
+    """Returns the public names, without the package's modules; with `torch` once that is imported."""
     return sorted({*__all__} | ({"torch"} & globals().keys()))

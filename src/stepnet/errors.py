@@ -92,7 +92,9 @@ class FileError(StepnetError):
 
 
 class LayoutError(InputError):
-    """Weights do not fit a layout, or it is open or not well written; a message of one line."""
+    """Weights do not fit a layout, the layout or its sizes are not determined, or a layout is not written
+    correctly. The message is one line.
+    """
 
     kept = ""
 

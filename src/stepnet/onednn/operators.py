@@ -27,7 +27,9 @@ ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu", "identity":
 
 
 def activation(name: Any, what: str) -> str:
-    """Translates Paddle's name of an activation; raises `InputError`, with the argument `what`."""
+    """Translates Paddle's name of an activation to stepnet's; raises `InputError` for an unknown one. what:
+    the name of the argument, for the message.
+    """
     return ACTIVATIONS[choice(name, f"{what} is one of {', '.join(ACTIVATIONS)}", ACTIVATIONS)]
 
 
@@ -251,7 +253,9 @@ def lstm_layer(
 
 
 def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
-    """Translates an LSTM operator's activations to values of `Semantics`, by field."""
+    """Translates the arguments of an LSTM operator of Paddle, the names of the activations of gates, output
+    and candidate, to values of `Semantics`, by field.
+    """
     return {
         "gate_activation": activation(gates, "gate_activation"),
         "output_activation": activation(output, "cell_activation"),
@@ -393,7 +397,9 @@ def multi_gru(
 
 
 def checked_list(values: Any, name: str) -> Sequence[Any]:
-    """Returns a list with an entry per direction of each layer; raises `InputError` for others."""
+    """Returns the argument `name`, a list (or tuple, or array) with an entry per direction of each layer;
+    raises `InputError` for other values.
+    """
     if not (isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)):
         raise InputError(
             f"{name} is a list with an entry for each direction of each layer, not {short_repr(values)}"

@@ -35,7 +35,9 @@ class Sequences:
 
     @classmethod
     def of(cls, x: Any, features: int) -> "Sequences":
-        """Converts x, a `Ragged` or [batch, time, features], to sequences; raises `InputError`."""
+        """Converts a `Ragged` or an array [batch, time, features], the argument x of a call, to sequences end
+        to end. Raises `InputError` for other shapes and dtypes.
+        """
         sequences = x if isinstance(x, Ragged) else array_of(x, "x")
         if isinstance(sequences, Ragged):
             if len(sequences.offsets) != 1:
@@ -75,7 +77,9 @@ class Sequences:
         return padding_of(self.offsets, reverse)
 
     def like(self, values: Array) -> Any:
-        """Converts values [total, features] to what x was: a `Ragged`, or [batch, time, features]."""
+        """Converts values [total, features], one row per step, to what the argument x was: a `Ragged`, or an
+        array [batch, time, features].
+        """
         if isinstance(self.given, Ragged):
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
@@ -105,7 +109,9 @@ class Sequences:
 
 
 def sample_sequences(samples: Any, features: int) -> list[Sequences]:
-    """Converts the user's samples to sequences; raises `InputError` if none has a step."""
+    """Converts the user's list of samples to sequences of `features` each; raises `InputError` for other
+    values, and if no sample has a step.
+    """
     if not isinstance(samples, list | tuple):
         raise InputError(
             f"samples is a list of Raggeds or arrays [batch, time, features], not {short_repr(samples)}"
