@@ -248,6 +248,15 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
         InputError: Unless it is trusted, and for a file that is not a library.
         FileError: For a file that is missing, was not built by stepnet, or is for another processor.
         LibraryError: If the library refuses its weights, or the processor.
+
+    >>> import tempfile, numpy as np, stepnet as sn
+    >>> from stepnet import cells
+    >>> from stepnet.build import build, load
+    >>> gru = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=8, hidden=16))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     library = load(build(gru, folder, inputs=8).shared, trust=True)
+    >>> library({"x": sn.Ragged.from_list([np.ones((5, 8), "float32")])})["final"].shape
+    (1, 16)
     """
     path = existing(path)
     if path.suffix != LIBRARY:

@@ -87,6 +87,10 @@ def simple_rnn(x: Any, h: Any, params: Parameters, activation: Any = np.tanh) ->
 
     x [rows (sequences), inputs]; h [rows, hidden], which is also the output; params: W [inputs, hidden],
     R [hidden, hidden], and optional b, d [hidden]; activation: the function in place of tanh.
+
+    >>> params = {"W": np.float32([[1]]), "R": np.float32([[2]])}
+    >>> simple_rnn(np.float32([[4]]), np.float32([[-2]]), params)
+    (array([[0.]], dtype=float32), array([[0.]], dtype=float32))
     """
     h = activation(from_input(x, params) + from_state(h, params))
     return h, h
@@ -98,6 +102,10 @@ def simple_rnn_relu(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
     Q. V. Le, N. Jaitly and G. E. Hinton, "A simple way to initialize recurrent networks of rectified linear
     units", 2015. x [rows (sequences), inputs]; h [rows, hidden]; params: W [inputs, hidden], R [hidden,
     hidden], and optional b, d [hidden].
+
+    >>> params = {"W": np.float32([[1]]), "R": np.float32([[2]])}
+    >>> simple_rnn_relu(np.float32([[4]]), np.float32([[-1]]), params)
+    (array([[2.]], dtype=float32), array([[2.]], dtype=float32))
     """
     return simple_rnn(x, h, params, relu)
 
@@ -111,6 +119,11 @@ def gru(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
     x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W [inputs, 3 hidden],
     R [hidden, 3 hidden], optional b, d [3 hidden], with the gates r, z, n side by side.
+
+    >>> zeros = np.zeros((1, 3), "f4")
+    >>> params = {"W": zeros, "R": zeros}  # the gates are 1/2, the candidate is 0
+    >>> gru(np.float32([[1]]), np.float32([[2]]), params)
+    (array([[1.]], dtype=float32), array([[1.]], dtype=float32))
     """
     x_r, x_z, x_n = np.split(from_input(x, params), 3, axis=-1)
     h_r, h_z, h_n = np.split(from_state(h, params), 3, axis=-1)
@@ -130,6 +143,11 @@ def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
     x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W [inputs, 3 hidden],
     R [hidden, 3 hidden], optional b, d [3 hidden], with the gates r, z, n side by side.
+
+    >>> zeros = np.zeros((1, 3), "f4")
+    >>> params = {"W": zeros, "R": zeros}  # the gates are 1/2, the candidate is 0
+    >>> gru_reset_before(np.float32([[1]]), np.float32([[2]]), params)
+    (array([[1.]], dtype=float32), array([[1.]], dtype=float32))
     """
     hidden = h.shape[-1]
     gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
@@ -156,6 +174,11 @@ def minimal_gated_unit(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
     x [rows (sequences), inputs]; h [rows, hidden], also the output; params: W [inputs, 2 hidden],
     R [hidden, 2 hidden], optional b, d [2 hidden], with the gates f, n side by side.
+
+    >>> zeros = np.zeros((1, 2), "f4")
+    >>> params = {"W": zeros, "R": zeros}  # the gate is 1/2, the candidate is 0
+    >>> minimal_gated_unit(np.float32([[1]]), np.float32([[2]]), params)
+    (array([[1.]], dtype=float32), array([[1.]], dtype=float32))
     """
     hidden = h.shape[-1]
     gate, candidate = slice(0, hidden), slice(hidden, None)
@@ -176,6 +199,11 @@ def lstm(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
     x [rows (sequences), inputs]; memory {"h": ..., "c": ...}, both [rows, hidden]; the output is h; params:
     W [inputs, 4 hidden], R [hidden, 4 hidden], optional b, d [4 hidden], with the gates i, f, g, o side by
     side.
+
+    >>> params = {"W": np.zeros((1, 4), "f4"), "R": np.zeros((1, 4), "f4")}  # the gates are 1/2, g is 0
+    >>> h, memory = lstm(np.float32([[1]]), {"h": np.float32([[3]]), "c": np.float32([[2]])}, params)
+    >>> memory["c"]
+    array([[1.]], dtype=float32)
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
@@ -192,6 +220,12 @@ def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
     x [rows (sequences), inputs]; memory h and c [rows, hidden]; params: as of `lstm`, and the peepholes
     p [3, hidden] of i, f, o.
+
+    >>> zeros = np.zeros((1, 4), "f4")
+    >>> params = {"W": zeros, "R": zeros, "p": np.zeros((3, 1), "f4")}  # the gates are 1/2, g is 0
+    >>> h, memory = lstm_peephole(np.float32([[1]]), {"h": np.float32([[3]]), "c": np.float32([[2]])}, params)
+    >>> memory["c"]
+    array([[1.]], dtype=float32)
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     p = part(params, "p", "parameters")
@@ -211,6 +245,12 @@ def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
     x [rows (sequences), inputs]; memory {"h": [rows, projected], "c": [rows, hidden]}; params: as of `lstm`,
     with R [projected, 4 hidden], and the projection P [hidden, projected].
+
+    >>> params = CELLS["lstm_projection"].parameters(inputs=1, hidden=8, projected=3)
+    >>> memory = {"h": np.zeros((1, 3), "f4"), "c": np.zeros((1, 8), "f4")}
+    >>> h, memory = lstm_projection(np.float32([[1]]), memory, params)
+    >>> h.shape, memory["c"].shape
+    ((1, 3), (1, 8))
     """
     h, c = (part(memory, name, "memory") for name in "hc")
     i, f, g, o = np.split(from_input(x, params) + from_state(h, params), 4, axis=-1)
@@ -246,6 +286,9 @@ class Cell:
         features, such as 64, or {"h": 64, "c": 64}. Raises `InputError` for sizes that are no whole numbers.
 
         hidden: the number of hidden units. projected: the size of h if the cell projects it.
+
+        >>> CELLS["gru"].memory(64), CELLS["lstm"].memory(64)
+        (64, {'h': 64, 'c': 64})
         """
         hidden, projected = checked_integer(hidden, HIDDEN), projection(projected)
         if self.memories == "h":
@@ -287,6 +330,9 @@ class Cell:
 
         Raises:
             InputError: For sizes that are no whole numbers, and a projection for a cell that has none.
+
+        >>> {name: array.shape for name, array in CELLS["gru"].parameters(inputs=5, hidden=8).items()}
+        {'W': (5, 24), 'R': (8, 24), 'b': (24,), 'd': (24,)}
         """
         shapes = self.shapes(inputs, checked_integer(hidden, HIDDEN, 1), projected).items()
         numbers = module_late("numpy.random")
@@ -302,6 +348,9 @@ class Cell:
 
         Raises:
             InputError: For parameters that do not fit the cell or each other.
+
+        >>> CELLS["lstm_projection"].sizes(CELLS["lstm_projection"].parameters(5, 8, 3))
+        (5, 8, 3)
         """
         arrays = mapping(params, f"parameters of {self.step.__name__} are arrays by name")
         shapes = {name: shape_of(value, name) for name, value in arrays.items()}
@@ -366,6 +415,9 @@ def cell(name: str) -> Cell:
 
     Raises:
         InputError: For any other name; the message lists the names.
+
+    >>> cell("lstm").gates
+    'ifgo'
     """
     if not is_one_of(name, CELLS):
         raise InputError(f"no cell is called {short_repr(name)}; there are {', '.join(CELLS)}")

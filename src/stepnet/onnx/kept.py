@@ -63,6 +63,18 @@ def load(path: "str | Path", *, axes: Mapping[str, str] | None = None, steps: st
         ModelError: For an operator that is not supported, with its node, and for one that mixes sequences or
             depends on the padding.
         InputError: For axes that do not fit.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import stepnet as sn
+    >>> import stepnet.onnx
+    >>> gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=8, hidden=16))
+    >>> outputs, final = gru(np.ones((2, 5, 8), "float32"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stepnet.onnx.save(gru, f"{folder}/gru.onnx")
+    ...     again = stepnet.onnx.load(f"{folder}/gru.onnx")
+    >>> again(np.ones((2, 5, 8), "float32"))["output"].shape
+    (2, 5, 16)
     """
     stated, any_steps = stated_axes(axes), is_any(steps)
     return load_contents(path, small_contents(path), stated, any_steps)

@@ -56,6 +56,18 @@ def save(
         InputError: For invalid arguments, for a model whose inputs are not known yet, and for sequences that
             end early.
         FileError: If `path` exists, unless `force`, and if onnx is not installed.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import onnx
+    >>> import stepnet as sn
+    >>> import stepnet.onnx
+    >>> gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs=8, hidden=16))
+    >>> outputs, final = gru(np.ones((2, 5, 8), "float32"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     stepnet.onnx.save(gru, f"{folder}/gru.onnx", layout="TN")
+    ...     onnx.load(f"{folder}/gru.onnx").graph.node[0].op_type
+    'GRU'
     """
     instance(model, Model, "save takes an RNN, a Stack, a Bidirectional or a Graph")
     if not is_one_of(layout, LAYOUTS):
