@@ -51,7 +51,7 @@ class Head:
 
 
 class DecayPartWriter:
-    """Writer of the parts. Those that differ are of the classes for decays of heads and of keys."""
+    """Writer of the common parts. The classes for decays of heads and of keys have the others."""
 
     def __init__(self, form: DecayForm) -> None:
         """Begins the kernel."""

@@ -111,7 +111,7 @@ class KeyDecayWriter(DecayPartWriter):
         return self.arrays.read(name, (self.row(number, integer(step)), self.form.key_row), (key, 1))
 
     def keep(self, value: Value, name: str, number: int, step: int, key: Value) -> None:
-        """Writes the store of one."""
+        """Writes the store of a number of a vector of keys."""
         self.arrays.write(value, name, (self.row(number, integer(step)), self.form.key_row), (key, 1))
 
     def decay(self, step: int, key: Value) -> Value:
@@ -119,7 +119,7 @@ class KeyDecayWriter(DecayPartWriter):
         return self.arrays.read("decay", (integer(step), self.form.keys), (key, 1))
 
     def pair(self, read: int, write: int, later: int, earlier: int) -> Value:
-        """Writes a load of a product of a cotangent and what was written."""
+        """Writes a load of a product of a cotangent and a written vector."""
         row = self.row(read * self.form.writes + write, integer(later))
         return self.arrays.read("pairs", (row, self.form.pair_row), (integer(earlier), 1))
 

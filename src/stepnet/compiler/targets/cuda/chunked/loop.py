@@ -291,7 +291,7 @@ class ChunkWriter(ChunkProductWriter):
     ) -> None:
         """Writes the addition of the outer product number `place` of a step to the reads of `SOLVED` steps.
 
-        begin: the first of these steps. written: what was written, at each of them. first: the first of them
+        begin: the first of these steps. written: the values written at each of them. first: the first of them
             that is later.
         """
         code, form = self.code, self.chunk

@@ -90,7 +90,7 @@ class ChunkProductWriter(ChunkDecayWriter):
             return code.add(row, integer(form.solved * steps))
 
         def sides(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
-            """Writes the inner products and what was written."""
+            """Writes the inner products and the written values."""
             place, step = code.divided(row_of(row), steps)
             left = self.arrays.at("inner", (place, depth * form.step_row), (step, 1))
             right = self.arrays.at("written", (column, 1))
@@ -138,7 +138,7 @@ class ChunkProductWriter(ChunkDecayWriter):
             return self.decay_between(self.span_behind(code.divided(k, steps)[1]), end, code.add(key, row))
 
         def sides(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:
-            """Writes the vectors and what was written."""
+            """Writes the vectors and the written values."""
             left = self.arrays.at("vectors", (first, form.key_row), (row, 1))
             right = self.arrays.at("written", (column, 1))
             scale = partial(decay, key=row) if form.has_products else None

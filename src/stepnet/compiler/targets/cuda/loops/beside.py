@@ -25,11 +25,11 @@ from stepnet.compiler.values.records import dataclass
 class StreamCosts:
     """The costs by which it is decided what runs at the same time, in microseconds.
 
-    events: of a fork and its join. chunk: of the GPU between two chunks of a layer, for launches, moves and
-        the products ahead of the loop.
-    given: of Python for the launches of a chunk, as measured with a driver that does nothing; 0 for launches
-        that a graph gives.
-    unknown: of a step of a loop that has no estimate.
+    events: the events of a fork and its join. chunk: the GPU's time between two chunks of a layer, for
+        launches, moves and the products ahead of the loop.
+    given: Python's time for the launches of a chunk, as measured with a driver that does nothing; 0 for
+        launches that a graph gives.
+    unknown: a step of a loop that has no estimate.
     chunks: the numbers of chunks that are weighed. fewest: the fewest steps of a chunk.
     most: the most loops that run at the same time.
     faster: the factor by which a wavefront must be faster to be chosen.
@@ -96,8 +96,8 @@ LoadsOf = Callable[[int], Sequence[LoopLoad]]
 
 
 class PartPlace(NamedTuple):
-    """Where a part runs: the number of its stream, that of the chunks of its steps, and how many loops share
-    the GPU with it.
+    """Where a part runs: the number of its stream, the number of chunks of its steps, and the number of loops
+    that share the GPU with it.
     """
 
     stream: int
@@ -109,7 +109,8 @@ class PartPlace(NamedTuple):
 class LoopsAtOnce:
     """Independent loops, each on one of several streams.
 
-    streams: the stream of each loop. microseconds: the predicted time. in_turn: that on one stream.
+    streams: the stream of each loop. microseconds: the predicted time. in_turn: the predicted time on one
+    stream.
     """
 
     streams: tuple[int, ...]
@@ -159,9 +160,9 @@ def at_once(loads_of: LoadsOf, steps: int, costs: StreamCosts) -> LoopsAtOnce:
 class LayersAsWavefronts:
     """Layers that read one another's outputs, in groups that run as wavefronts.
 
-    groups: for each group, the number of its layers and that of their chunks; 1 for layers in turn.
+    groups: for each group, the number of its layers and the number of their chunks; 1 for layers in turn.
     share: how many layers of a wavefront run at once, at most. microseconds: the predicted time.
-    in_turn: that of one layer after the other.
+    in_turn: the predicted time of one layer after the other.
     """
 
     groups: tuple[tuple[int, int], ...]

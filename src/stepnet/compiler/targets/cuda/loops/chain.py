@@ -112,8 +112,8 @@ def described(
 class CudaChain:
     """Kernels of which some run beside each other.
 
-    bounds: the kernels. waves, lines: those that do not depend on each other, and the layers of stacks, by
-        place.
+    bounds: the kernels. waves, lines: by place, the kernels that do not depend on each other, and the layers
+        of stacks.
     """
 
     bounds: Sequence[BoundPlan]

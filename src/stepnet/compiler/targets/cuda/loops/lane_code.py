@@ -13,7 +13,7 @@ class LaneTurn:
 
     row: the number of the sequence, of any one in a lane that is idle.
     start: the entry from which its steps are found. time: the first of these steps, 0 if there is none.
-    before: the steps of the sequence in earlier turns. count: those in this turn.
+    before: the steps of the sequence in earlier turns. count: the steps in this turn.
     begins, ends: whether the sequence begins with this turn, and whether it ends in it.
     steps: the most steps of a lane in this turn, the same for all of the group.
     """

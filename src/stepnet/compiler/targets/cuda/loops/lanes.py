@@ -1,4 +1,4 @@
-"""The lanes of a loop on a device: which steps of which sequence each of them runs in each turn.
+"""The lanes of a loop on a device, and the steps of a sequence that each runs in each turn.
 
 A group of blocks has some lanes, and runs *turns*, in each of which a lane runs steps of one sequence. A turn
 ends when its longest lane does (sorted), or when any sequence ends (refilled), whose lane has the next one in
@@ -78,7 +78,7 @@ class LanePace:
     """The speed at which a device runs a loop, as an estimate.
 
     at_once: the groups of blocks that run at once. step: the microseconds of a step of these.
-    turn: those between two turns of a group.
+    turn: the microseconds between two turns of a group.
     """
 
     at_once: int

@@ -133,8 +133,8 @@ class LoopWriter:
 
     def turn_after(self, before: Value, turn: Value) -> Value:
         """Writes all steps of a turn, in which each lane of the group runs steps of one sequence; returns the
-        steps until its end. before: those ahead of it, which say where the memories lie of sequences that go
-        on, if their places alternate.
+        steps until its end. before: the steps ahead of it. Where the places of memories alternate, they say
+        in which place the memories of sequences that go on lie.
         """
         code = self.code
         begins = self.writer_at(before)

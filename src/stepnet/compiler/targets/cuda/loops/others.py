@@ -103,8 +103,8 @@ def other_loop(
     """Returns the kernel of a loop whose steps are not on tensor cores as a whole: in chunks of steps, if its
     memory is a matrix and that is estimated to be faster; with a thread for each unit if units are alone; of
     groups of blocks, which keep the weights or have some heads each; or of single blocks, which read weights
-    at each step: for several sequences, or for one of many elements, as a memory that is a matrix. Those of
-    blocks have the same bits, as have units of one element.
+    at each step: for several sequences, or for one of many elements, as a memory that is a matrix. All loops
+    of blocks have the same bits, and so have loops of units with one element.
 
     Products of groups may be on tensor cores, in another order of sums than all others. The order is chosen
     for `ROWS` sequences; options: as for `loop_of`.

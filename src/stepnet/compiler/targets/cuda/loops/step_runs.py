@@ -67,7 +67,7 @@ class StepPlaces:
 
     @computed_once
     def counts(self) -> Array:
-        """The sequences that have each step."""
+        """The number of sequences that have each step."""
         lengths = self.positions.lengths[self.order]
         return np.searchsorted(-lengths, -np.arange(int(lengths.max(initial=0))), side="left")
 
@@ -95,7 +95,7 @@ class StepPlaces:
 
     @computed_once
     def calls(self) -> dict[int, Call]:
-        """The positions of steps, as those of sequences, by their number."""
+        """The positions of one step of some sequences, by their number."""
         return {}
 
     def call(self, count: int) -> Call:
@@ -107,7 +107,7 @@ class StepPlaces:
 
 
 class StepRooms:
-    """Memory for the values of a step, which those of the step after the next one lie in too."""
+    """Memory for the values of a step; the step after the next one has the same memory."""
 
     def __init__(self) -> None:
         """Takes the present way to allocate memory."""
