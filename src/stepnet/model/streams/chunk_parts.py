@@ -264,8 +264,8 @@ class RepeatPart:
         return {self.number: WaitingSteps(np.repeat(value, new, axis=0), new)}, {name: counts}
 
     def counts(self, steps: StepCounts, chunk: Chunk) -> tuple[StepCounts, dict[str, Array]]:
-        """Returns at how many steps each row has the value, which the part keeps. steps: the numbers of steps
-        of earlier values. chunk: the chunk of rows, which do not end.
+        """Returns the number of steps at which each row has the value, which the part keeps. steps: the
+        numbers of steps of earlier values. chunk: the chunk of rows, which do not end.
         """
         if self.extent == ROWS:
             return {}, {}
@@ -277,7 +277,7 @@ class RepeatPart:
 class LastPart:
     """The value of the last step of each row so far.
 
-    number: the node. model: the net of the model. name: the name of what it keeps.
+    number: the node. model: the net of the model. name: the prefix of the names of the values that it keeps.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Estimates of the time of a step on tensor cores: what a warp does, and how long a device takes for it.
+"""Estimates of the time of a step on tensor cores, from the instructions of a warp and the rates of a device.
 
     loop         the loop itself
     products     products of the tensor cores, with their operands: instructions of the busiest scheduler, or
