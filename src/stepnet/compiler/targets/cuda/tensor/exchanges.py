@@ -1,4 +1,4 @@
-"""Writes the exchanges of a loop on tensor cores: by which all warps of a group see the values of all units."""
+"""Writes the exchanges of a loop on tensor cores, by which all warps of a group see all units' values."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
