@@ -68,8 +68,8 @@ def pieces(
 
     array: the list column, already checked. columns: the columns that are passed on with the results. column:
     the reader that converts the list column to sequences. level_bytes: the bytes that a sequence, a step, and
-    an entry of each further level of nested lists take. pair_bytes: what a pair of steps takes. A batch
-    without rows gives one piece without rows.
+    an entry of each further level of nested lists take. pair_bytes: the bytes that a pair of steps takes. A
+    batch without rows gives one piece without rows.
     """
     window = max(1, most // ROW_BYTES)
     for begin in range(0, max(1, len(array)), window):

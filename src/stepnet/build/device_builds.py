@@ -73,9 +73,10 @@ def model_step(model: Any, inputs: Any = None, statics: Any = None, dtype: Any =
     """Returns one step of a model, with all memories of its stream.
 
     inputs, statics: the features of the inputs and statics (values that each sequence has once, given at each
-    step), needed if the model was made without them. dtype: that of 16 bits to which matrices and tables are
-    rounded; None for those that the model has. Raises `InputError` for what is no model, for one that has no
-    stream, for one whose memories begin with its inputs, and for a dtype of a model that has low precisions.
+    step), needed if the model was made without them. dtype: the dtype of 16 bits to which matrices and tables
+    are rounded; None for those that the model has. Raises `InputError` for what is no model, for one that has
+    no stream, for one whose memories begin with its inputs, and for a dtype of a model that has low
+    precisions.
     """
     call = built_model(model, library_engine().name, inputs, statics, one_frame=True)
     step: ModelStep | None = getattr(model, "frame_step", None)
@@ -119,7 +120,7 @@ def built_frames(
 
 
 def device_build(name: str, made: "BuiltSource", paths: Sequence[Path]) -> DeviceBuild:
-    """Returns the paths of the files of what runs one frame, by what they are. name: that of the build."""
+    """Returns the paths of the files of a build that runs one frame, by kind of file. name: of the build."""
     kinds = {
         f"{name}.h": "header",
         f"lib{name}.a": "static",

@@ -64,8 +64,9 @@ def header(
 
     about: its description, which says whether its weights are in a file, from which contexts are then made.
     model: the text of the model that it runs. in_pieces: whether the model reads the steps of a sequence from
-    the first on, so that its memories let a sequence go on in another call. left_out: what the file of the
-    model has besides it. only_steps: the only number of steps for which the model has results; None for any.
+    the first on, so that its memories let a sequence go on in another call. left_out: the names of other
+    parts of the model's file. only_steps: the only number of steps for which the model has results; None for
+    any.
     least_steps: the number of steps that a sequence has at least, unless it has none.
     """
     name, beside = about.name, about.weights is not None

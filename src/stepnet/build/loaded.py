@@ -198,7 +198,7 @@ class Library:
         `IndexOutsideError` for an index out of range, an `InputError` for a sequence that is too short, else
         a `LibraryError`.
 
-        besides: what the message adds about the arguments of a call.
+        besides: text that the message adds about the arguments of a call.
         """
         if code:
             raise KINDS.get(code, LibraryError)(

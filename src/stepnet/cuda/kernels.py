@@ -44,8 +44,8 @@ def ptx(
 
     Raises:
         ArgumentError: For a `capability` that is no such text, is below 8.0, or that no GPU has.
-        InputError: For what is no model, or one whose inputs are not known yet, for a number of rows below 1,
-            for another precision, and for what is not True or False.
+        InputError: For a value that is no model, a model whose inputs are not known yet, fewer rows than 1,
+            another precision, and a `batch_invariant` that is not True or False.
         LibraryError: If the installed llvmlite has no code generator for such GPUs.
 
     >>> import numpy as np
@@ -126,7 +126,7 @@ def emulate(model: Model, *arguments: Any, **options: Any) -> Any:
         The results, as the model itself returns them.
 
     Raises:
-        InputError: For what is no model, for `engine=`, and for what the call of the model refuses.
+        InputError: For a value that is no model, for `engine=`, and for arguments that the model refuses.
 
     >>> import numpy as np
     >>> import stepnet as sn

@@ -271,8 +271,8 @@ def spaced(indices: list[int]) -> list[int | None]:
 
 
 def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
-    """Returns how many numbers to draw on a line of a vector: all gates of all units like a row of a matrix,
-    or as many whole gates as fit. widest: the most numbers.
+    """Returns the number of numbers to draw on a line of a vector: all gates of all units like a row of a
+    matrix, or as many whole gates as fit. widest: the most numbers.
 
     >>> line_length(3, 3), line_length(3, 4), line_length(8, 4), line_length(8, 4, widest=7)
     (9, 12, 16, 7)

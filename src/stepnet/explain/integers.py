@@ -22,7 +22,7 @@ WEIGHTS = re.compile(r"@ ([^\s,\[]+)(?:\[:, (\d+):(\d+)\])?")
 
 
 def frame_sections(program: FrameProgram, step: ModelStep) -> list[TitledSection]:
-    """Returns the sections of a frame in integers: arrays, and loops in order. step: what it computes."""
+    """Returns the sections of a frame in integers: arrays, and loops in order. step: the model's."""
     ends = [each for kind in ("input", "memory", "output") for each in program.of(kind)]
     arrays = [(each.kind, each.title or each.name, shape(each), scale_text(each)) for each in ends]
     loops = [row for loop in program.loops for row in loop_rows(program, step, loop)]

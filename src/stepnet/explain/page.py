@@ -57,8 +57,8 @@ class UndrawnModule:
 
 
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
-    """Makes a page about weights as HTML, with drawings of the arrays of all modules, and a legend of what
-    they contain.
+    """Makes a page about weights as HTML, with drawings of the arrays of all modules, and a legend of their
+    contents.
 
     modules: the modules to draw. title: the heading if there are several modules, such as the file's name.
     """

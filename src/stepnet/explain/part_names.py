@@ -26,7 +26,7 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def inner_word(part: Part) -> str:
-    """Returns the word for what the steps of a recurrence contain: "recurrence" for one inner recurrence,
+    """Returns the word for the contents of a recurrence's steps: "recurrence" for one inner recurrence,
     "recurrences" for several, and "sequences" for none.
     """
     assert part.node is not None

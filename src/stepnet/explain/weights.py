@@ -166,7 +166,7 @@ def signs(side: ConversionSide, kinds: Mapping[ParameterBlock, str]) -> dict[str
 
 
 def legend(explained_signs: Mapping[str, str]) -> Text:
-    """Formats explanations of signs as lines below "where", for the end of what is printed.
+    """Formats explanations of signs as lines below "where", for the end of the output.
 
     >>> print(legend({"x": "inputs", "{L: ...}": "for every layer"}))
     where

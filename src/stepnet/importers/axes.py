@@ -193,7 +193,7 @@ def text_of(axes: Axes) -> str:
     """Formats axes as text for messages, as `[sequences, 2 x steps]`."""
 
     def word(size: int | str) -> str:
-        """Returns a size, or the name of an axis: that of a derived one has internal text."""
+        """Returns a size, or the name of an axis; the name of a derived axis is internal text."""
         derived = isinstance(size, str) and is_derived_name(size) and bool(split(size)[1])
         return "steps of other lengths" if derived else str(size)
 

@@ -254,7 +254,7 @@ def pool(x: Placed, how: Callable[[Traced], Traced], padded: bool = False) -> Pl
 def sequences_of(x: Placed, name: str) -> Traced:
     """Returns the value of an operand [sequences, features, steps]; raises `ModelError` for other axes.
 
-    name: that of the operation, for messages.
+    name: the name of the operation, for messages.
     """
     rows, features, steps = x.axes if len(x.axes) == 3 else ((), (), ())
     if not is_time(steps) or not is_feature(features) or len(rows) != 1 or not is_rows(rows[0]):

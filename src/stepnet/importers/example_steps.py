@@ -131,7 +131,7 @@ def of_strided(x: Placed, slices: Iterable[tuple[int, Any, Any, int, bool]]) -> 
 
 
 def of_ends(x: Placed, ends: Iterable[tuple[int, int, int]]) -> list[float]:
-    """Returns how many entries are added to steps, or cut off, at both ends. ends: both numbers by axis."""
+    """Returns the numbers of entries added to steps, or cut off, at both ends. ends: both numbers by axis."""
     return written(*(count for axis, *both in ends if is_time(x.axes[axis]) for count in both))
 
 

@@ -121,9 +121,7 @@ class Placed:
         return number % rank
 
     def feature(self, axis: int) -> int:
-        """Returns the index of a feature's axis, from the last (-1); raises `AxesError` for sequences or
-        steps.
-        """
+        """Returns the index of a feature's axis, from the last (-1); raises `AxesError` for other axes."""
         if not is_feature(self.axes[axis]):
             raise feature_error(self.axes[axis], f"axis {axis} of {text_of(self.axes)} is not a feature")
         return -len(features_of(self.axes[axis:]))

@@ -135,8 +135,8 @@ def quantize_each(x: Placed, padded: bool = False) -> tuple[Placed, Scaling]:
 
 
 def scale_of(low: Any, high: Any) -> tuple[Any, Any]:
-    """Returns the scale and the zero point, a whole number in float32, for numbers from `low` to `high`, of
-    which the first is at most 0 and the second at least 0.
+    """Returns the scale and the zero point, a whole number in float32, for numbers from `low` (at most 0) to
+    `high` (at least 0).
     """
     one = np.float32(1)
     scale = np.where(high == low, one, (high - low) / np.float32(LARGEST))

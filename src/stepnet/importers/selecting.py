@@ -142,7 +142,7 @@ def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
 
 
 def step_at(x: Placed, axis: int, how: str, keep: bool, padded: bool = False) -> Placed:
-    """Takes one step of each sequence. axis: that of the steps. how: "first" or "last".
+    """Takes one step of each sequence. axis: the axis of the steps. how: "first" or "last".
 
     keep: whether a feature of size one takes the place of the axis. padded: whether the model has padding, so
     that the last step may be padding: then "last" is a `ModelError`.
@@ -278,8 +278,8 @@ MORE_STEPS = re.compile(STEPS + r"\[[+](\d+)/1\]")
 
 
 def last_steps(start: Any, end: Any, axis: Axis) -> int | None:
-    """Returns how many of the last steps of each sequence a slice takes, if every sequence is known to have
-    as many; None for other slices.
+    """Returns the number of last steps of each sequence that a slice takes, if every sequence is known to
+    have as many; None for other slices.
 
     An axis that has n steps more than the inputs, as after n further steps were put in front, has at least n.
     """

@@ -301,5 +301,5 @@ def positioned(time: int, batch: int, lengths: Any) -> Positions:
 
 @lru_cache(maxsize=64)
 def whole_sequences(time: int, batch: int) -> Positions:
-    """Returns the positions of sequences of all steps; they are cached with what targets derive from them."""
+    """Returns the positions of sequences of all steps, cached with facts that targets derive from them."""
     return positioned(time, batch, np.full(batch, time))

@@ -107,9 +107,10 @@ class ArrayNet:
         return ArrayNet(net, self.gradient_positions, self.without_gradient, self.settings)
 
     def steps(self, arrays: Arrays, mask: Array | None) -> ArraySteps:
-        """Returns which steps a mask lets run in a call of the net; masked steps are skipped. arrays: the
-        net's inputs, of which the first that has steps gives batch and time. mask: bool [batch, time], or
-        None.
+        """Returns the steps that a mask lets run in a call of the net; masked steps are skipped.
+
+        arrays: the net's inputs; the first input with steps gives batch and time. mask: bool [batch, time],
+        or None.
         """
         batch, time = next(
             array.shape[:2] for array, type_ in zip(arrays, self.inputs, strict=True) if type_.extent == STEPS
@@ -129,8 +130,8 @@ class ArrayNet:
     def gradients(self, arrays: Arrays, mask: Array | None) -> list[Array]:
         """Runs the backward pass; returns the gradients of the inputs that get one.
 
-        arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned. mask: that
-            of the forward pass.
+        arrays: the inputs, the cotangents of all results, and all arrays that `saving` returned. mask: the
+            mask of the forward pass.
         """
         count, types, (input_positions, gradient_positions) = (
             len(self.inputs),

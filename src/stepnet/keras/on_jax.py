@@ -107,8 +107,8 @@ def differentiable(
     def backward(residuals: Any, cotangents: list[Any]) -> tuple[Any, ...]:
         """Returns the gradients of `tensors`, and None for `mask` and `further`.
 
-        residuals: the second result of `forward`. cotangents: those of its results; those after the net's
-            results are not read.
+        residuals: the second result of `forward`. cotangents: the cotangents of its results; those after the
+            net's results are not read.
         """
         mask, tensors, results_and_saved = residuals
         inputs = (*tensors, *cotangents[: len(net.types)])

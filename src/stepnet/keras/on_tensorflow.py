@@ -103,7 +103,7 @@ def gradients_of(
     """Returns the gradient of each input of a net, as tensors that TensorFlow can differentiate again; None
     for inputs that get none.
 
-    tensors: the inputs. mask: bool [batch, time], or None. cotangents: those of the results.
+    tensors: the inputs. mask: bool [batch, time], or None. cotangents: the cotangents of the results.
     saved: the results and saved values of the forward pass; None repeats it.
     """
     count, saved = len(tensors), run_forward(net, tensors, mask) if saved is None else saved

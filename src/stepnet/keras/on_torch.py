@@ -55,7 +55,7 @@ class CheckedCall:
     """A checked call of a layer, which `run` runs compiled.
 
     trace: the compiled cell. steps: which steps run. x: the data [batch, time, features].
-    states: the initial states. masks: for dropout. settings: those of the layer's loop.
+    states: the initial states. masks: for dropout. settings: the settings of the layer's loop.
     engine: the engines in order of preference.
     """
 

@@ -196,7 +196,7 @@ def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
     """Tells whether each layer of a chain is known to compute each row of its inputs separately. A `Softmax`
     in a chain with a layer of `MASKS` is not known.
 
-    shape: that of the first layer's inputs. training: whether the layers are in training.
+    shape: the shape of the first layer's inputs. training: whether the layers are in training.
     """
     kinds: set[Any] = {type(part) for layer in layers for part in layer._flatten_layers()}
     if keras.layers.Softmax in kinds and kinds.intersection(MASKS):

@@ -60,7 +60,9 @@ class Equations:
         return self.semantics.cell
 
     def __call__(self, x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-        """Computes a step of the cell; returns (output, next memory). params: such as params["W"]["r"]."""
+        """Computes a step of the cell from an input and the memory; returns (output, next memory). params:
+        arrays by parameter, then by gate, such as params["W"]["r"].
+        """
         return STEPS[self.semantics.cell](self.semantics, x, memory, params)
 
 
@@ -151,8 +153,10 @@ def gate(semantics: Semantics, x: Any, h: Any, params: Parameters, name: str, c:
 
 def candidate(semantics: Semantics, x: Any, h: Any, r: Any, params: Parameters) -> Any:
     """Computes the candidate n of a GRU or MGU, the new content of the memory: s(W x + b + r (R h + d)) if
-    the reset gate r acts after the recurrent product, s(W x + b + R (r h) + d) if before it. semantics: the
-    settings of the cell, of which `reset` says which of both. params: arrays by parameter, then by gate.
+    the reset gate r acts after the recurrent product, s(W x + b + R (r h) + d) if before it.
+
+    semantics: the settings of the cell, among them `reset`, which says whether before or after. params:
+    arrays by parameter, then by gate.
     """
     if semantics.reset == "after":
         recurrent = r * from_state(h, params, "n")

@@ -71,11 +71,11 @@ def find(
     No array belongs to two of them: layers of more arrays, then those with a shorter prefix, are taken first.
 
     Args:
-    shapes: Shapes by name.
-    among: The records (layouts of weights) to consider; by default all.
-    frameworks: The frameworks to prefer if several layouts fit.
-    marked: Whether the name of a layer must match the mark of its record (a pattern for it, such as lstm). By
-            default it must if all records are considered.
+        shapes: Shapes by name.
+        among: The records (layouts of weights) to consider; by default all.
+        frameworks: The frameworks to prefer if several layouts fit.
+        marked: Whether the name of a layer must match the mark of its record (a pattern for it, such as
+            lstm). By default it must if all records are considered.
 
     Raises:
         InputError: For shapes that are no tuples of whole numbers by name.
@@ -123,7 +123,9 @@ def check_shapes(shapes: Any) -> None:
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
-    """Returns why arrays of these shapes do not fit a record; None if they do, as far as known."""
+    """Returns the reason why arrays of these shapes do not fit a record (a layout of weights); None if they
+    fit, even if some sizes of the layer stay unknown.
+    """
     try:
         sizes_of(record, shapes)
     except OpenSizesError:

@@ -105,12 +105,16 @@ class Framework:
     prepare: Callable[[RunnerWeights], Run]
 
     def missing(self) -> str | None:
-        """Returns why the framework cannot run: a module that is not installed; None if none is missing."""
+        """Returns why the framework cannot run, a missing module, or None. Imports nothing."""
         return missing(self.needs())
 
 
 def missing(modules: Sequence[str]) -> str | None:
-    """Returns why a framework cannot run: the module, of these, that is missing; None for none."""
+    """Returns why a framework cannot run: a Python module that it needs is not installed; None if all are.
+    Imports nothing.
+
+    modules: the modules that it needs, the framework first.
+    """
     lacking = [module for module in modules if find_spec(module) is None]
     if not lacking:
         return None
@@ -221,7 +225,9 @@ def keras_run(weights: RunnerWeights) -> Run:
     layers = [keras_layer(keras, weights, layer) for layer in range(weights.sizes.layers)]
 
     def run(x: Array) -> Array:
-        """Runs Keras' layers on a sequence [steps, inputs]; returns the outputs [steps, features]."""
+        """Runs Keras' layers, one after another, on one sequence [steps, inputs]; returns the outputs [steps,
+        features].
+        """
         for layer in layers:
             x = np.asarray(keras.ops.convert_to_numpy(layer(x[None])))[0]
             # With go_backwards, Keras returns the last step first.
@@ -232,7 +238,9 @@ def keras_run(weights: RunnerWeights) -> Run:
 
 
 def keras_layer(keras: Any, weights: RunnerWeights, layer: int) -> Any:
-    """Builds a layer of the weights as a Keras layer of one direction or both, to compare it."""
+    """Builds layer number `layer` of the weights as a Keras layer with these weights, of one direction or
+    both, to run it for a comparison. keras: the imported library.
+    """
     both, dtype = weights.sizes.directions > 1, keras.backend.result_type("float64", "float64")
     new_layer = getattr(keras.layers, KERAS[weights.record.name])(
         weights.sizes.hidden,
@@ -268,7 +276,9 @@ def onnx_run(weights: RunnerWeights) -> Run:
     sessions = [onnx_session(weights, layer) for layer in range(weights.sizes.layers)]
 
     def run(x: Array) -> Array:
-        """Runs a session per layer on a sequence [steps, inputs]; returns outputs [steps, features]."""
+        """Runs onnxruntime's sessions, one per layer, on one sequence [steps, inputs]; returns the outputs
+        [steps, features].
+        """
         x = x[:, None].astype(np.float32)  # [steps, batch, features]
         for session in sessions:
             (outputs,) = session.run(None, {"x": x})  # [steps, directions, batch, hidden], of a batch of one

@@ -46,7 +46,9 @@ class Move:
 
     @property
     def kind(self) -> str:
-        """Kind of this formula for a block of weights: "moved", "negated", "summed" or "filled"."""
+        """Kind of this formula for a block of converted weights: "moved" for a copy, "negated" for a copy
+        with the opposite sign, "summed", or "filled" with a constant.
+        """
         if not self.terms:
             return "filled"
         if len(self.terms) > 1 or self.constant:
@@ -147,7 +149,7 @@ def target_semantics(
     cannot express the source's function.
 
     stated: the fields that the user sets for the target.
-    kind: what is converted: "weights", "gradient" or "second_moment".
+    kind: the numbers that are converted: "weights", "gradient" or "second_moment".
     """
     if source.cell != target.cell:
         return source_semantics, [
@@ -195,7 +197,7 @@ def obstacle(
     biases of the target can express it.
 
     name, value, target_value: the field, and its values in the source and the target.
-    kind: what is converted: "weights", "gradient" or "second_moment".
+    kind: the numbers that are converted: "weights", "gradient" or "second_moment".
     """
     if name == "update" and source_semantics.gate_activation not in SYMMETRIC:
         activation = source_semantics.gate_activation

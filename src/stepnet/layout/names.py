@@ -25,7 +25,10 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Group:
-    """Arrays at one prefix whose names match a record. names: the full ones, by those without it."""
+    """Arrays at one prefix whose names match a record (the layout of one kind of layer).
+
+    names: the full names, by the names without the prefix.
+    """
 
     record: Record
     prefix: str
@@ -169,7 +172,7 @@ class Spelled:
         return names_by_spelling
 
     def is_meant(self, record_index: int, prefix: str) -> bool:
-        """Tells if a layer's name fits the record's mark; True without a mark, or if they are ignored."""
+        """Tells if a layer's name, the end of `prefix`, fits the record's mark (a pattern), if it counts."""
         mark = self.index.records[record_index].mark
         return not self.marked or not mark or re.search(mark, innermost_name(prefix)) is not None
 

@@ -43,7 +43,9 @@ TOKEN = re.compile(r"\s*([A-Za-z]_[a-z]|[A-Za-z]|\d+|[\[\](){};:|~/])")
 
 @dataclass(frozen=True)
 class ElementaryAxis:
-    """One axis of the notation: the letter of a size, such as h, or a number; g also has labels."""
+    """One axis in the notation of a layout, not composed of others: the letter of a size, such as h for
+    hidden, or a number; the gate axis g also has labels.
+    """
 
     name: str
     labels: str = ""
@@ -248,7 +250,9 @@ class Parser:
         return Term(parameter, gate, axes, "".join(atom.name for axis in raw for atom in axis))
 
     def axes(self, until: str) -> tuple[Axis, ...]:
-        """Parses axes up to one of the characters in `until`; several in parentheses are one axis."""
+        """Parses axes up to one of the characters in `until`, which it does not consume, or to the end.
+        Several in parentheses are one composed axis.
+        """
         axes: list[Axis] = []
         while self.ahead() and self.ahead() not in until:
             if self.accept("("):
@@ -261,7 +265,9 @@ class Parser:
         return tuple(axes)
 
     def atom(self) -> ElementaryAxis:
-        """Parses a letter of `AXES` or a number; after g also labels, as in "g:rzn", all different."""
+        """Parses an elementary axis: a letter of `AXES` or a number; after the letter g (the gate axis) also
+        its labels, as in "g:rzn", which are different letters.
+        """
         name = self.token()
         if not name.isdigit() and (len(name) != 1 or name not in AXES):
             self.wrong(f"no axis is called {name}; there are {' '.join(AXES)}")
@@ -275,7 +281,9 @@ class Parser:
         return ElementaryAxis(name, labels[0])
 
     def ahead(self) -> str:
-        """Returns the next token without consuming it, "" at the end; raises `LayoutError` for others."""
+        """Returns the next token of the notation's text without consuming it; "" at the end. Raises
+        `LayoutError` for a character that starts no token.
+        """
         match = TOKEN.match(self.text, self.position)
         rest = self.text[self.position :].lstrip()
         if match is None and rest:

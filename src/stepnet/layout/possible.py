@@ -68,7 +68,7 @@ def condition(
 
     products: the products of elementary axes whose sum is the length; of several, only the greatest common
     divisor of their numbers is used. The letter is "" unless the quotient is a single size.
-    sizes: those known so far, by letter; None if unknown. layer: that of the array.
+    sizes: those known so far, by letter; None if unknown. layer: the layer of the array.
     """
     factors = [
         prod(len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1) for atom in atoms)

@@ -287,7 +287,9 @@ class Record:
         return name.replace("{L}", str(layer)).replace("{D}", direction_text)
 
     def parsed_name(self, name: str) -> tuple[str, int | None, int | None] | None:
-        """Parses an array's name into (template, layer, direction), each perhaps None; None if unknown."""
+        """Parses the name of an array into (template, layer, direction); returns None for an unknown name. A
+        layer or direction that the name does not contain is None.
+        """
         for template, pattern in self.spellings.items():
             match = pattern.fullmatch(name)
             if match:
@@ -338,7 +340,9 @@ class Record:
         return spellings
 
     def names(self) -> list[str]:
-        """Returns the array names of this layout for a layer and direction; optional ones end in ?."""
+        """Returns the array names of this layout (a framework's arrangement of weights) for one layer and
+        direction, for messages; optional ones end in ?.
+        """
         return [f"{entry.name}{'?' if entry.optional else ''}" for entry in self.entries(Sizes(1, 1))]
 
     @computed_once
@@ -430,7 +434,9 @@ class Record:
         }
 
     def settings(self) -> dict[str, Setting]:
-        """Returns the framework's settings that arrays leave open, by the `Semantics` field of each."""
+        """Returns the framework's settings that the arrays of this layout (arrangement of weights) leave
+        open, by the `Semantics` field that each decides.
+        """
         return {name: value for name, value in self.semantics.items() if isinstance(value, Setting)}
 
 
@@ -449,7 +455,7 @@ def letters_in(term: Term) -> set[str]:
 
 
 def placeholders_in(name: str) -> set[str]:
-    """Returns which of L (layer) and D (direction) the template of a name has as fields; {C} is both."""
+    """Returns the fields of a name's template among L (layer) and D (direction); {C} is both."""
     return {letter for letter in "LD" if f"{{{letter}" in name or "{C}" in name}
 
 

@@ -183,11 +183,13 @@ class Equation:
         }
 
     def total(self, letter_sizes: Unknowns) -> int:
-        """Returns the length of an axis from sizes by letter: the sum of the equation's products."""
+        """Returns an axis' length from sizes by letter, all known: the sum of the equation's products."""
         return sum(value(atoms, letter_sizes, self.layer) for atoms in self.products)
 
     def solved(self, letter: str, letter_sizes: Unknowns) -> int:
-        """Returns the only unknown size, by bisection; raises `LayoutError` if no whole number fits."""
+        """Returns the size `letter`, the only unknown of the equation, by bisection, because the length grows
+        with it. Raises `LayoutError` if no whole number fits.
+        """
         low, high = 1, max(1, self.length)
         while low < high:
             middle = (low + high) // 2

@@ -56,7 +56,9 @@ def unmet(
 
 
 def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
-    """Tells if arrays have the sum `total`: exactly, or up to rounding; a single one always exactly."""
+    """Tells if arrays have the sum `total` in all elements: exactly, or up to rounding unless `exact`. A
+    single array must always be exactly `total`. terms: the arrays.
+    """
     if len(terms) == 1:
         return bool((terms[0] == total).all())
     largest = [np.abs(term).max(where=np.isfinite(term), initial=0) for term in terms]

@@ -61,7 +61,9 @@ class Weights:
         )
 
     def runner_weights(self) -> RunnerWeights:
-        """Returns copies in float64, with sizes and settings, as frameworks are called to run them."""
+        """Returns copies of these weights in float64, with the sizes and the settings of their function, in
+        the form in which frameworks are called to run them.
+        """
         chosen = record(self.layout)
         arrays = {name: as_array(name, array) for name, array in self.arrays.items()}
         sizes = sizes_of(
@@ -281,7 +283,9 @@ def conversion_tolerance(layer_weights: Weights) -> float:
 
 
 def distance(first: Array, second: Array) -> float:
-    """Returns the largest difference of two arrays; equal infinities and NaNs differ by nothing."""
+    """Returns the largest difference of two arrays, in which equal infinities and NaN on both sides are no
+    difference; infinite if a number is not finite in only one.
+    """
     with np.errstate(invalid="ignore"):
         differences = np.where(
             (first == second) | (np.isnan(first) & np.isnan(second)), 0, np.abs(first - second)
@@ -307,7 +311,7 @@ def exactly(numbers: Array) -> Array:
 
 
 def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
-    """Returns all outputs of a layer by the interpreter; raises `LayoutError` for other features."""
+    """Returns a layer's outputs by the interpreter; raises `LayoutError` for other numbers of features."""
     if inputs(layer) != sequences.features[0]:
         raise LayoutError(f"the two sides have {sequences.features[0]} and {inputs(layer)} inputs at a step")
     return layer(sequences, engine="interpret")[0]

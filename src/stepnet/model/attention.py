@@ -117,7 +117,9 @@ def flag_of(causal: Any) -> bool:
 
 
 def headed(x: Traced, heads: int, name: str) -> Traced:
-    """Returns features as [heads, size], also of [heads * size]; raises `StepError` for others."""
+    """Returns a value with features [heads, size], of [heads * size] or as they are; raises `StepError` for
+    others. name: the name of the argument.
+    """
     if len(x.type.shape) == 2:
         return x
     if len(x.type.shape) != 1 or x.type.size % heads:

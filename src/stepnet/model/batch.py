@@ -241,7 +241,9 @@ class Batch:
         return self.like
 
     def end_to_end(self) -> "Batch":
-        """Returns the batch with its steps copied end to end, without padding; itself if they are so."""
+        """Returns the batch with the steps of padded arrays copied end to end, without the padding; itself if
+        they are so already.
+        """
         positions = self.positions
         if positions.is_packed:
             return self
@@ -410,7 +412,9 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
 
 
 def advice_for(structure: Any, array: Array) -> str:
-    """Returns the end of the message about an array of one axis: what was given, and advice."""
+    """Returns the end of a message about an array of fewer than two axes among the inputs of a call
+    (`structure`): what was given, and what to give instead.
+    """
     if hasattr(structure, "batch_sizes"):
         return "for a PackedSequence give its padded array, and lengths= as pad_packed_sequence returns them"
     if isinstance(structure, tuple) and array.ndim == 1 and array.dtype.kind in "iu":

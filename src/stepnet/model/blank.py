@@ -34,7 +34,11 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
 
 def statics_of(layer: Layer) -> Any:
-    """Returns statics of no sequences, as a layer takes them, to trace it without a call."""
+    """Returns statics (values that each sequence has once) for a batch of no sequences, in the structure that
+    a layer takes.
+
+    With them the layer can be traced without a call.
+    """
     if not isinstance(layer, RNN):
         parts: list[Any] = []
         for name, part in zip(layer.part_names, layer.layers, strict=True):

@@ -29,7 +29,9 @@ class Block(Builder):
     """
 
     def __init__(self, finish: Callable[[], None]) -> None:
-        """Makes a net that the `with` block fills with a step; `finish` is called at the block's end."""
+        """Makes a net without nodes, which the operations in the `with` block fill with the step of a
+        recurrence; `finish` is called at the end of the block.
+        """
         super().__init__()
         self.finish = finish
         self.begun = self.ended = False
@@ -44,7 +46,9 @@ class Block(Builder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the block: calls `finish`, or passes an error on with the user's line in its message."""
+        """Ends the block (the `with` in which the user writes a step): calls `finish`, or passes an error on
+        with the user's line added to its message.
+        """
         try:
             if error is None:
                 self.finish()
@@ -156,14 +160,16 @@ class Block(Builder):
             raise refuse("this rnn has its block already; write another on another sn.create_rnn_op()")
 
     def check_open(self, what: str) -> None:
-        """Raises `StepError` outside the `with` block. what: the call that belongs inside."""
+        """Raises `StepError` outside the `with` block. what: the name of the call that belongs inside."""
         if not self.begun:
             raise refuse(f"{what} before the block has begun; write it in `with rnn.stepnet():`")
         if self.ended:
             raise refuse(f"{what} after the block has ended; write it in `with rnn.stepnet():`")
 
     def why_not(self) -> str:
-        """Returns why the recurrence of this block cannot be called, as an error message."""
+        """Returns the reason why the recurrence of this block (the `with` in which the user writes a step)
+        cannot be called, as an error message.
+        """
         if not self.begun:
             return "the rnn has no step yet; write it in `with rnn.stepnet():`, then call the rnn"
         if not self.ended:
@@ -172,7 +178,10 @@ class Block(Builder):
 
 
 class Memory:
-    """A memory of a block, made by `RNNOp.add_memory`. init: before the first step; None for zeros."""
+    """A memory of a block, made by `RNNOp.add_memory`: a value that each step passes to the next.
+
+    init: the values before the first step; None for zeros.
+    """
 
     def __init__(self, block: Block, name: str, spec: Spec, init: Array | Traced | None) -> None:
         """Adds the memory to the net of a block (the `with` in which the user writes a step), with the place
@@ -216,7 +225,9 @@ class Memory:
         self._new, self._updated = value, user_line()
 
     def _advice(self, new: Type) -> str:
-        """Returns a hint at the likely mistake in an update with a value of type `new`, or ""."""
+        """Returns a hint at the likely mistake in an update of this memory with a value of the wrong type
+        `new`; empty if there is none.
+        """
         if new.shape == self.spec.shape:
             return " (cast it with .astype, or add the memory with that dtype)"
         if self.init is None and new.shape == self.spec.shape[1:]:

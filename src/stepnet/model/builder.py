@@ -345,7 +345,9 @@ def check_sequences(X: Any) -> None:
 
 
 def check_level(X: Any, level: Any) -> None:
-    """Raises `InputError` unless `level` is the outermost of X; `StepError` for no sequence."""
+    """Raises `InputError` unless `level` is the outermost level of the sequences X (the innermost is 0), and
+    `StepError` for a value of a step that is no sequence.
+    """
     if isinstance(X, Traced) and len(X.type.extent) < 2:
         raise refuse(
             "add_input got a value of the block around that is no sequence there; use it as it is, or "
@@ -368,7 +370,7 @@ def specs_and_count(inputs: dict[str, Any]) -> tuple[dict[str, Spec], int]:
 
 
 def check_rows(what: str, array: Any, count: int) -> None:
-    """Raises `InputError` unless an array, called `what`, has `count` entries, or is None."""
+    """Raises `InputError` unless an array, `what` in the message, has `count` entries; None passes."""
     if array is not None and (array.ndim < 1 or len(array) != count):
         raise InputError(
             f"{what} is {list(array.shape)}; its first axis should be the {count} sequences of the inputs"

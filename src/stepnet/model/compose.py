@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Bidirectional(Combination):
     """Two recurrences over the same sequences: one from the first step, one from the last.
 
-    With last_only the output merges the last output of each direction: that of the backward one is at the
-    first step of a sequence.
+    With last_only the output merges the last output of each direction. The backward direction computes its
+    last output at the first step of a sequence.
 
     Args:
         forward: An `RNN`, a `Stack`, or a nested layer whose recurrences all run forward.
@@ -199,7 +199,11 @@ class Stack(Combination):
             recurrences(layer, f"layer {place}")
 
     def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Returns the recurrences for a stream; raises `InputError` if a layer has no stream."""
+        """Returns the recurrences that a stream of the layers runs; raises `InputError` if a layer has no
+        stream.
+
+        engine: the engines in order of preference.
+        """
         with IMPORTS:  # late: few processes have streams
             from stepnet.model.streams.layers import Layers
 
@@ -246,7 +250,11 @@ class Stack(Combination):
         return type(self)(layers, report=report).on_engine(self.default_engine)
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits a tuple `what` by layer; None and "zeros" are for all. Raises `InputError` for others."""
+        """Splits an argument, a tuple, by layer; raises `InputError` for other values. None and "zeros" stand
+        for all layers.
+
+        what: the name of the argument in messages.
+        """
         count = len(self.layers)
         if value is None or is_zeros(value):
             return (value,) * count

@@ -176,7 +176,9 @@ def maskable(step: Step, specs: Any, repeats: bool) -> Step:
 
     @wraps(step)
     def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
-        """Runs the user's step, and replaces its results in the rows where the mask is False."""
+        """Runs the user's step on rows (sequences of a batch), and replaces its output and next memory in the
+        rows where the mask is False.
+        """
         output, after = step(x["x"], memory["memory"], params, **extras)
         zeros = transform(lambda spec: np.zeros(spec.shape, spec.dtype), specs)
         output = chosen(x["mask"], output, memory["previous"] if repeats else zeros, specs)
@@ -256,7 +258,10 @@ def chosen(condition: Any, when_true: Any, when_false: Any, specs: Any = None) -
 
 
 def output_specs(traced: TracedStep) -> Any:
-    """Returns the `Spec`s of outputs in their structure; raises `InputError` for a sequence."""
+    """Returns the `Spec`s (features, dtype) of the outputs of a traced step, in their structure.
+
+    Raises `InputError` if one of them is a sequence.
+    """
     count = len(leaves(traced.output))
     types = [traced.body.type_of(number) for number in traced.body.results[:count]]
     if any(type_.extent != ROWS for type_ in types):

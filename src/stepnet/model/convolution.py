@@ -221,7 +221,10 @@ def avg_pool1d(
 
 
 def windowed_mean(x: Traced, window: Window, counts_zeros: bool) -> Traced:
-    """Returns the mean of each window of x. counts_zeros: whether steps outside count, as zeros."""
+    """Returns the mean of the values of each window (some neighbouring steps) of x.
+
+    counts_zeros: whether steps outside of a sequence count, as zeros.
+    """
     axes = (-1 - len(x.type.shape),)
     total = apply("sum", windows_of(x, window), axes=axes)
     if counts_zeros or not has_zeros(window):
@@ -280,7 +283,10 @@ def extended(x: Traced, extension: Extension) -> Traced:
 
 
 def model_of(x: Any, name: str) -> Any:
-    """Returns the builder of the model that has x; raises `StepError`, with the function's name."""
+    """Returns the builder of the model that has the sequences x; raises `StepError` for other values.
+
+    name: the name of the function in messages.
+    """
     if not isinstance(x, Traced) or len(x.type.extent) < 2:
         raise refuse(f"{name} takes sequences of a model, which sn.Graph runs")
     if not x.builder.is_model:
@@ -327,7 +333,7 @@ def bias_of(bias: Any, builder: Any, outputs: int) -> Traced | None:
     """Returns the bias of a convolution as a value of the model; None if there is none. Raises `StepError`
     for another shape.
 
-    builder: that of the model. outputs: the number of features of the results.
+    builder: the builder of the model. outputs: the number of features of the results.
     """
     if bias is None:
         return None
@@ -407,7 +413,10 @@ def convolution(x: Traced, weight: Traced, bias: Traced | None, window: Window, 
 
 
 def check_shapes(x: Traced, weight: Traced, groups: int) -> None:
-    """Raises `StepError` unless sequences and weight of a convolution fit, in groups of features."""
+    """Raises `StepError` unless the sequences and the weight of a convolution fit each other.
+
+    groups: the number of groups into which the features are divided.
+    """
     if len(x.type.shape) != 1:
         raise refuse(f"conv1d takes sequences with one axis of features, not {x.type}")
     if not weight.is_constant or len(weight.type.shape) != 3 or not weight.type.shape[2]:

@@ -11,7 +11,7 @@ from stepnet.model.recurrence import RNN
 
 
 def length_of(x: Traced) -> Any:
-    """Returns the number of steps of each sequence of a model's value, int64, as a value of it."""
+    """Returns the steps of each sequence, int64, as a value of x's model; x per step counts its own steps."""
     one = Traced(x.builder, x.builder.constant(np.ones((), np.int64)))
     extent = STEPS if len(x.type.extent) < len(STEPS) else x.type.extent
     return apply("reduce", apply("expand", one, extent=extent), how="sum")
@@ -28,7 +28,7 @@ def at_axis(x: Traced, axis: str) -> Traced:
 
 
 def index_of(x: Traced) -> Any:
-    """Returns the index of each step in its sequence, from 0, int64, as a value of x's model."""
+    """Returns the index of each step in its sequence, from 0, int64, as a value of the model that has x."""
 
     def step(x: Any, memory: Any, params: Any, index: Any) -> tuple[Any, Any]:
         """Returns the index as the output; the memory has no use."""

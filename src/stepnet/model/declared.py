@@ -185,7 +185,9 @@ class Declared(Model):
         return program.controlled[control.masked]
 
     def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
-        """Returns the program for a batch and statics, by dtypes, features and levels of nesting."""
+        """Returns the program for a batch and its statics (values that each sequence has once), looked up by
+        dtypes, features and levels of nested sequences.
+        """
 
         def made() -> StepProgram:
             """Checks the inputs against the declared ones, and traces the step for them."""

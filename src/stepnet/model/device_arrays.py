@@ -33,7 +33,9 @@ NOT_THERE = (
 
 
 def engine_for(values: Sequence[Any], asked: Any) -> AddressEngine:
-    """Returns the engine that takes a device's arrays; raises `InputError` if those asked for do not."""
+    """Returns the engine that takes arrays on a device where they lie. Raises `InputError` if the engines
+    asked for, as `engine=`, do not.
+    """
     first = next(value for value in values if is_on_device(value))
     with refusals_of(first, "an input"):
         type_, number = first.__dlpack_device__() if hasattr(first, "__dlpack_device__") else (2, 0)
@@ -120,7 +122,9 @@ def checked_on_device(
 
 
 def array_on_device(engine: AddressEngine, value: Any, name: str) -> Any:
-    """Returns an array where it lies on the device; raises `InputError` for others and for Raggeds."""
+    """Returns an array on the engine's device where it lies. Raises `InputError` for an array elsewhere, and
+    for a Ragged. name: of the value, for the message.
+    """
     if isinstance(value, Ragged):
         raise InputError("a Ragged cannot be on a GPU: give an array [batch, time, ...] and lengths=")
     if is_tensor(value) and value.requires_grad:
@@ -136,7 +140,7 @@ def array_on_device(engine: AddressEngine, value: Any, name: str) -> Any:
 @contextmanager
 def refusals_of(value: Any, name: str) -> Generator[None]:
     """Context in which `BufferError`, by which a library refuses to lend the memory of an array, is raised as
-    `InputError`: JAX does so for an array in parts on several devices. name: what it is, for the message.
+    `InputError`: JAX does so for an array in parts on several devices. name: of the value, for the message.
     """
     try:
         yield

@@ -134,7 +134,9 @@ def graph_model(graph: Graph, file: Path, facts: Mapping[str, tuple[str, ...]] |
 
 
 def notes_on_nan(graph: Graph) -> tuple[str, ...]:
-    """Returns notes on sequences of a file with NaN in results, and on weights with NaN."""
+    """Returns a note on the sequences of a graph's file for which results are NaN, and one that names the
+    weights and constants with NaN; empty if there are none.
+    """
     program, names = graph.program, list[str]()
     model: Any = graph.model
     steps, notes = graph.only_steps, list[str]()
@@ -383,7 +385,10 @@ def beyond_a_stack(model: FileContents, modules: Sequence[Module] | None = None)
 
 
 def unexpressed(module: Module) -> list[str]:
-    """Lists uses of a module in a file, such as backwards, that plain layers do not express."""
+    """Lists the uses of a module (recurrent layers in a file) that plain layers do not express, as text.
+
+    An example is that the file reads its outputs last step first.
+    """
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     if module.flipped:
         facts.append("it returns its outputs last step first")
@@ -393,7 +398,9 @@ def unexpressed(module: Module) -> list[str]:
 
 
 def layer_of(modules: Sequence[Module]) -> Layer:
-    """Makes layers of a file's modules in order; raises `LayoutError` if their merge is unknown."""
+    """Makes the layers of a model from a file's recurrent modules, each of which feeds the next one. Raises
+    `LayoutError` if it is unknown how two directions merge.
+    """
     check_merges(modules)
     layers = [weights(module).layers() for module in modules]
     return layers[0] if len(layers) == 1 else Stack(layers)
@@ -403,7 +410,10 @@ def layer_of(modules: Sequence[Module]) -> Layer:
 
 
 def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
-    """Reads the recurrent layers of a file, with the names of everything that is left out."""
+    """Reads the recurrent layers of a file, with the names of everything that is left out.
+
+    choice: the user's choices of layouts (arrangements of weights), sizes and modules.
+    """
     model = read(file, choice.layout, choice.layouts)
     selected = choice.checked_modules(model)
     check_agrees(model, selected)
@@ -420,7 +430,9 @@ def recurrent_layers(file: Path, choice: LayoutChoice) -> FileModel:
 
 
 def left_notes(module: Module) -> list[str]:
-    """Lists notes on how a file uses a module beyond its layers, and on NaN and infinity in it."""
+    """Lists, as notes for the user, how a file uses a module (recurrent layers) beyond what the layers that
+    are read from it do; also NaN and infinity in its weights.
+    """
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
     facts += notes_on_infinities(module)
     if module.flipped:

@@ -45,8 +45,8 @@ places, else for exact lengths.
 def formed_call(
     sequences: Any, lengths: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
 ) -> FormedCall | None:
-    """Returns what the cache of prepared calls needs of the arguments of a call; None if no code is prepared
-    for such calls, or if the arguments are to be checked.
+    """Returns the facts on the arguments of a call that the cache of prepared calls needs; None if no code is
+    prepared for such calls, or if the arguments are to be checked.
 
     Calls are prepared on one C-contiguous array, with lengths or without, and on one Ragged of few sequences
     without nested ones.
@@ -167,7 +167,9 @@ def widened(call: Call, layout: TableLayout, rows: int) -> Call:
 
 
 def in_general(call: FormedCall) -> tuple[Form, Array, Places] | None:
-    """Returns a call on a whole array as one at some places, for calls of any lengths; or None."""
+    """Returns a call on a whole array as one at some places, so that it can run as calls of any lengths do;
+    None if it cannot.
+    """
     (_, shape, _, time_major, last_only, engine, _), values, _ = call
     if type(values) is not np.ndarray or len(shape) < 2 or not shape[0] or not shape[1]:
         return None

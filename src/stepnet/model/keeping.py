@@ -23,8 +23,9 @@ def keep(
     call: Call,
     structured: Callable[[Results], tuple[Any, Any]],
 ) -> None:
-    """Stores a call that has run, if it is one of a single array without options, and machine code alone does
-    it: so it is frozen, and what is stored is what has computed the results once more, with the same bits.
+    """Stores a call that has run, if it is one of a single array without options that machine code alone
+    runs. It is frozen, and the frozen code computes the results once more: it is stored only if they have the
+    same bits.
 
     keeper: where it is stored. formed: the call as its caller made it. bound: the kernel with its parameters.
     call, structured: the checked call, and what returns its results as outputs and final memories.

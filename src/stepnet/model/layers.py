@@ -56,7 +56,7 @@ class Combined(Model):
 
     @abstractmethod
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """Splits an argument, called `what`, by part (layer or direction); raises `InputError`."""
+        """Splits an argument, named `what`, by part (layer or direction); else raises `InputError`."""
 
     @abstractmethod
     def joined(self, values: list[Any]) -> Any:
@@ -108,7 +108,7 @@ class Combined(Model):
         return early if self.ends_early else None
 
     def by_recurrence(self, value: Any, what: str) -> Any:
-        """Splits an argument of a call, called `what`, by recurrence, as `params` are."""
+        """Splits an argument by recurrence, in the structure of `params`. what: its name in messages."""
         parts = zip(self.layers, self.by_part(value, what), strict=True)
         return self.joined([part.by_recurrence(own, what) for part, own in parts])
 
@@ -118,7 +118,9 @@ Kind = TypeVar("Kind", bound=Layer)
 
 
 def recurrences_of(layer: "RNN | Combined") -> Iterator[RNN]:
-    """Yields every recurrence of a layer in their order, also in stacks and directions at any depth."""
+    """Yields every recurrence of a layer in the order they run: the layer itself, or at any depth the parts
+    of a stack or of two directions.
+    """
     if isinstance(layer, RNN):
         yield layer
         return
@@ -400,7 +402,7 @@ class Wiring:
 
 
 def last_of(output: Traced, reverse: bool) -> Traced:
-    """Returns the last output of each sequence; raises `InputError` for outputs of sequences."""
+    """Returns each sequence's last output, with `reverse` of the first step; `InputError` for sequences."""
     if output.type.extent != STEPS:
         raise InputError(NO_LAST)
     return apply("reduce", output, how="first" if reverse else "last")

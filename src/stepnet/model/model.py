@@ -271,7 +271,9 @@ class Model(ABC):
         begun: Any = None,
         time_major: bool = False,
     ) -> Any:
-        """Runs the model; returns all named values of every step. Arguments: see `RNN.trace_steps`."""
+        """Runs the model; returns the value of every named variable at every step, for debugging. It takes
+        the arguments of `RNN.trace_steps`.
+        """
 
     @property
     @abstractmethod
@@ -288,7 +290,9 @@ class Model(ABC):
 
     @abstractmethod
     def for_stream(self, engine: Order) -> "StreamedRecurrence | Layers":
-        """Returns the recurrences that a stream of the model runs; raises `InputError` if it has none."""
+        """Returns the recurrences that a stream of the model runs; raises `InputError` for a model without
+        streams. engine: the engines in order of preference.
+        """
 
     def engine_order(self, asked: Asked) -> Order:
         """Checks the argument `engine` and returns it, with the model's own engines in place of "auto".
@@ -352,7 +356,11 @@ class Model(ABC):
         return self.on_engine(engine_on(device, precision, batch_invariant) or self.first_engine)
 
     def on_engine(self, order: Order) -> Self:
-        """Returns a copy whose `engine="auto"` stands for `order`; itself if it does already."""
+        """Returns a copy of the model whose `engine="auto"` stands for other engines; itself if it does
+        already.
+
+        order: the engines in order of preference.
+        """
         if order == self.default_engine:
             return self
         made = object.__new__(type(self))
@@ -514,7 +522,9 @@ class Model(ABC):
         return [held for schedule in schedules for held in bytes_between(schedule)]
 
     def gradient_call(self, call: UncheckedCall) -> "CallArguments":
-        """Checks a call whose gradient is taken; returns inputs of a net, and what arranges gradients."""
+        """Checks the arguments of a call whose gradient is taken; returns them as the inputs of a net, with
+        an object that arranges gradients in their structures.
+        """
         with IMPORTS:  # late: few processes train
             from stepnet.model.gradients.arguments import CallArguments
 
@@ -594,7 +604,9 @@ class Model(ABC):
         return text(self.explained(order, checked_size(rows, steps, lengths)))
 
     def explained(self, order: Order, size: CallSize | None) -> "list[TitledSection]":
-        """Returns the sections of `explain`. order: of engines. size: of a call to add times of, or None."""
+        """Returns the sections of the text of `explain`. order: the engines in order of preference. size: the
+        size of a call whose times are added; None for no call.
+        """
         with IMPORTS:  # late: calls do not need it
             from stepnet.explain.plan import schedule_sections
 
@@ -642,6 +654,16 @@ class Model(ABC):
         Raises:
             InputError: Before the inputs are known, and for another ending of the name.
             FileError: If the file exists, unless `force`, or cannot be written.
+
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import stepnet as sn
+        >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), inputs=sn.Spec((), "float32"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     total.save(f"{folder}/total.stepnet")
+        ...     again = sn.load(f"{folder}/total.stepnet")
+        >>> again(np.float32([[1, 2, 3]]))[1]
+        array([6.], dtype=float32)
         """
         with IMPORTS:  # by name: it takes time, and few processes save a model
             stored: Any = import_module("stepnet.model.stored.write")
@@ -710,7 +732,9 @@ def differentiable(model: Any) -> Model:
 
 
 def checked_model(model: Any, what: str) -> Model:
-    """Returns a model; raises `InputError` for another value. what: the words ahead in the message."""
+    """Returns a model unchanged; raises `InputError` for a value that is not a model. what: the beginning of
+    the message, ahead of the list of models.
+    """
     if not isinstance(model, Model):
         raise InputError(
             f"{what} an RNN, a Stack, a Bidirectional or a Graph, not {short_repr(model)}: give a model such "
@@ -720,5 +744,5 @@ def checked_model(model: Any, what: str) -> Model:
 
 
 def gradient_kinds(model: Model, initial: Any) -> tuple[str, ...]:
-    """Returns the kinds of arguments with gradients; of a graph, "initial" only if that is given."""
+    """Returns the kinds of arguments that have gradients; of a graph, "initial" only if it is given."""
     return model.kinds if initial is None else Model.kinds

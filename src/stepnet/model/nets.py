@@ -61,7 +61,10 @@ def run_net(
 
 @dataclass(frozen=True)
 class BoundNet:
-    """A net bound to its parameters once, for several calls. kept: those of any lengths, by form."""
+    """A net whose kernel is bound to its parameters once, for several calls.
+
+    kept: the calls that are prepared for any lengths, by form.
+    """
 
     program: NetProgram
     bound: Bound
@@ -72,7 +75,7 @@ class BoundNet:
         """Binds a net to its parameters once, to run it several times.
 
         program: the net.
-        arrays: the arrays of its inputs, of which the parameters are taken.
+        arrays: the arrays of its inputs; those of the parameters are bound.
         call, engine: the call with the positions of the sequences, and the engines in order of preference.
         """
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))

@@ -63,7 +63,10 @@ def located_in_net(
 
 
 def place_of(positions: Positions, extent: Extent, entry: int) -> str:
-    """Returns the text for the place of an entry of an extent: its sequence and step."""
+    """Returns the text for the place of an entry of a value of this extent: its sequence and its step.
+
+    positions: where the sequences of the call lie.
+    """
     if extent == STEPS:
         row = int(np.searchsorted(positions.offsets, entry, "right")) - 1
         step = f" at step {entry - int(positions.offsets[row])}"
@@ -97,7 +100,10 @@ def located(
 
 
 def tables_of(net: Net, values: Mapping[int, Array]) -> list[IndexedTable]:
-    """Returns the parameters of which a net and its recurrences' bodies take rows."""
+    """Returns the parameters that a net and the bodies of its recurrences take rows of.
+
+    values: the values of the inputs, by number of the node.
+    """
     known = computed(net, dict(values))
     tables = list[IndexedTable]()
     for node in net.nodes:

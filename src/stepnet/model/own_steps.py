@@ -64,7 +64,9 @@ def axes_of_inputs(
 
 
 def unused(axis: str, known: Mapping[str, Array], own: Mapping[str, str]) -> str:
-    """Returns an axis' name with "_" behind it until it is in neither `known` nor another's in `own`."""
+    """Returns the name of an axis with "_" appended until no other input has it. known: the axes so far. own:
+    the names of declared axes, by input.
+    """
     taken = {*known, *map(own_axis, own.values())}
     while axis in taken:
         axis = own_axis(own_name(axis) + "_")

@@ -12,12 +12,15 @@ from stepnet.ragged.positions import Positions
 
 
 def products(net: Net, positions: Positions) -> int:
-    """Counts the operations of the matrix products in one call. positions: where its steps lie."""
+    """Counts a net's operations in matrix products, not elementwise ones. positions: where the steps lie."""
     return counted(net, {CONST: 1, ROWS: positions.rows, STEPS: int(positions.lengths.sum())})
 
 
 def counted(net: Net, times: Mapping[Extent, int]) -> int:
-    """Counts operations of matrix products, also in steps. times: how often extents are computed."""
+    """Counts the operations of the matrix products of a net, and of the steps of its recurrences.
+
+    times: how often a value of each extent is computed.
+    """
     total = 0
     for number, node in enumerate(net.nodes):
         if node.operation == "recur":

@@ -87,7 +87,9 @@ class NetProgram:
         return self.schedule_of(planning_for(asked))
 
     def kernel(self, asked: Order) -> Kernel:
-        """Returns the kernel for an engine, or for several in order, compiled at first use."""
+        """Returns the kernel (compiled code) for the requested engines, compiled at first use. asked: an
+        engine, or several in order of preference.
+        """
         if asked not in self.kernels:
             with paused_collector():
                 self.kernels[asked] = compiled(self.schedule_for(asked), asked)
@@ -135,7 +137,9 @@ class Program(NetProgram):
 
     @computed_once
     def as_given(self) -> "Program":
-        """The program with memories in the dtypes of a call: this one if steps carry them in these."""
+        """The program whose net takes initial memories and gives final ones in the dtypes of a call. It is
+        this program if steps carry memories in these dtypes.
+        """
         if self.rounded is None:
             return self
         net, builder, made = self.net, Builder(), dict[int, int]()
@@ -220,17 +224,19 @@ class Program(NetProgram):
         return rebuilder(self.memory)
 
     def is_bound(self, asked: Order) -> bool:
-        """Returns whether a kernel with the program's parameters exists for these engines."""
+        """Tells whether a kernel with the program's parameters exists for these engines."""
         return asked in self._bound
 
     def bound(self, asked: Order) -> Bound:
-        """Returns the kernel for these engines, with the program's parameters, made once."""
+        """Returns the kernel for these engines, with the program's parameters; makes it at first use."""
         if asked not in self._bound:
             self._bound[asked] = self.kernel(asked).bind(self.params)
         return self._bound[asked]
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters of the same shapes and dtypes; it shares machine code."""
+        """Returns a copy of the program with other parameters of the same shapes and dtypes; it shares
+        machine code.
+        """
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.params, made._bound = leaves(params), {}
@@ -270,7 +276,10 @@ class StepProgram(Program):
     begin: Beginning | None = None
 
     def __init__(self, traced: TracedStep, reverse: bool, unroll: int) -> None:
-        """Makes the net of a loop over the step, and its program. unroll: steps in one pass of it."""
+        """Makes the net that loops over the traced step, and its program.
+
+        reverse, unroll: the direction of the loop, and the number of steps in one pass of it.
+        """
         net = traced.net(reverse, unroll)
         params = leaves(traced.params)
         super().__init__(net, traced.output, traced.memory, traced.last, traced.counts[1], params)
@@ -278,7 +287,9 @@ class StepProgram(Program):
         self.controlled = dict[str | None, StepProgram]()
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters of the same shapes and dtypes; it shares machine code."""
+        """Returns a copy of the program with other parameters of the same shapes and dtypes; it shares
+        machine code.
+        """
         made = super().with_params(params)
         made.traced = replace(self.traced, params=params)
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}

@@ -181,7 +181,7 @@ class CallExecutable(Executable[Kind]):
 
 @dataclass(frozen=True)
 class DeviceExecutable(CallExecutable[Kind]):
-    """A prepared call on arrays of a device, of which memories stay where they are."""
+    """A prepared call on arrays of a device. Its memories stay on the device."""
 
     def arrays(self, initial: Any, rows: int | None = None) -> list[Any] | None:
         """Returns the argument `initial` as arrays of the device; None if they are to be checked.

@@ -49,7 +49,7 @@ takes. So a process that calls a model once does not wait for it, and one that g
 class StoredCall:
     """A call of a model on one array, as it is stored.
 
-    frozen: the call itself. shape, dtype: those of the array. structure: that of the results.
+    frozen: the call itself. shape, dtype: those of the array. structure: the structure of the results.
     """
 
     frozen: FrozenCall

@@ -123,7 +123,10 @@ class Scopes:
 
 
 def numbers_text(value: Any) -> str:
-    """Returns the first elements of an array, or the description of a Ragged; None is empty."""
+    """Returns an array as text for a table: its first elements; a Ragged as its description.
+
+    value: the array or Ragged; None for an empty text.
+    """
     if value is None:
         return ""
     if isinstance(value, Ragged):

@@ -15,7 +15,7 @@ from stepnet.compiler.values.once import entry_of
 from stepnet.model.program import NetProgram
 
 SHARED = WeakValueDictionary[Hashable, NetProgram]()
-"""The programs that exist, by what they compute of which net."""
+"""The programs that exist, by their derivation and a digest of the net that they are derived from."""
 
 
 def program_from(

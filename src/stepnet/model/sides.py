@@ -68,7 +68,10 @@ class WithStates:
 
 
 def state_names(states: list[Any]) -> list[str]:
-    """Returns the names of a layer's states; none unless each direction has the same ones."""
+    """Returns the names of the states of a layer; none unless each direction has the same named ones.
+
+    states: the final state of each direction.
+    """
     flat = all(
         isinstance(way, dict) and all(isinstance(value, Traced) for value in cast("Any", way).values())
         for way in states
@@ -104,7 +107,9 @@ class Side:
 
     @computed_once
     def programs(self) -> list[tuple[NetProgram, list[Array]]]:
-        """The nets in float64 with their parameters: as given, and `DRAWS` randomly rounded copies."""
+        """The model's nets in float64, each with its parameters: as given, and `DRAWS` randomly rounded
+        copies. The copies show how much rounding can change the outputs.
+        """
         program, random = self.graph.program, module_late("numpy.random").default_rng(0)
         made = [(NetProgram(with_attributes(program.net, wide)), [*map(as_float64, program.params)])]
         for _ in range(DRAWS):

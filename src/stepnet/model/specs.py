@@ -43,7 +43,7 @@ def check_inputs(
 
     declared, given: the `Spec`s (features) of the declared and of the given inputs; None accepts all inputs.
     kind, owner: the words for the values and for the model in messages, such as "input" and "recurrence".
-    besides: what the message adds about the other arguments, if the structure differs.
+    besides: text that the message adds about the other arguments, if the structure differs.
     argument: the name of the step's argument for the inputs, for messages; "" for none.
     """
     if declared is None:

@@ -109,7 +109,9 @@ def static_axis(name: str, known: Mapping[str, Array]) -> str:
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
-    """Raises `InputError` unless a static Ragged `what` has `count` sequences and is not nested."""
+    """Raises `InputError` unless a Ragged, given as a static (one sequence for each sequence), is not nested
+    and has `count` sequences; `what` is its name.
+    """
     if ragged.levels != 1:
         raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
     if len(ragged) != count:

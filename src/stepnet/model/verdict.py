@@ -238,7 +238,9 @@ def widths(net: Net) -> Iterator[int]:
 
 
 def check_inputs(one: Side, other: Side) -> None:
-    """Raises `LayoutError` for two models whose inputs or statics differ in names or features."""
+    """Raises `LayoutError` for two models that cannot be compared, as their inputs or statics (values that
+    each sequence has once) have different names or features.
+    """
     pairs = ("inputs", one.inputs, other.inputs), ("statics", one.graph.statics, other.graph.statics)
     for what, first, second in pairs:
         found = [

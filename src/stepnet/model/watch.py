@@ -212,7 +212,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
 
 def shown_values(names: Names) -> Names:
-    """Returns the named values that are shown for each step: all but those of static sequences."""
+    """Returns a step's named values that are shown for each step: all but a sequence's static sequences."""
     values = {name: leaf for name, leaf in names.items() if isinstance(leaf, Traced)}
     hidden = {name for name, leaf in values.items() if is_static_extent(leaf.type.extent)}
     return {name: leaf for name, leaf in names.items() if name not in hidden}

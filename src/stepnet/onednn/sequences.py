@@ -190,7 +190,7 @@ class Arguments:
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
     """Checks the initial memories h0 and c0; returns (h,) or (h, c) in float32, each None for zeros.
 
-    sequences: the inputs, of which each has a row in the memories. states: the size of each memory. Raises
+    sequences: the inputs; the memories have a row for each of them. states: the size of each memory. Raises
     `InputError` for other shapes, and for a c0 of a recurrence without c.
     """
     if len(states) == 1 and c0 is not None:

@@ -105,7 +105,11 @@ def store_of(model: Proto) -> Store:
 
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
-    """Lists inputs that recurrent nodes read as weights, to be known when the graph is made."""
+    """Lists the inputs of a model that recurrent nodes read as weights, which have to be known when the graph
+    is made.
+
+    walk: the nodes of the model. names: the inputs.
+    """
     read = {
         find(node.scope, operand)[:2]
         for node in walk.nodes
@@ -144,7 +148,10 @@ def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
 
 
 def check_stated(name: str, array: Array, stated: Proto) -> None:
-    """Raises `InputError` unless an array has the dtype and sizes that the model states."""
+    """Raises `InputError` unless an array has the dtype and the sizes that the model states for an input.
+
+    stated: the input's declaration in the model.
+    """
     dtype = np.dtype(HALVES.get(stated.elem_type) or DTYPES.get(stated.elem_type, "O"))
     sizes = [size.dim_value if size.HasField("dim_value") else None for size in stated.shape.dim]
     fits = len(sizes) == array.ndim and all(
@@ -217,7 +224,10 @@ class Backend(base.Backend):
 
     @classmethod
     def prepare(cls, model: Proto, device: str = "CPU", engine: Any = "auto", **kwargs: Any) -> Prepared:
-        """Makes an ONNX model ready to run, as `onnx.backend.base` asks. device: "CPU"."""
+        """Makes an ONNX model ready to run, as `onnx.backend.base` asks; the result has the method `run`.
+
+        device: "CPU". engine: an engine, or several in order of preference.
+        """
         if not cls.supports_device(device):
             raise InputError(f"device is 'CPU', not {device!r}")
         checked: Any = super()

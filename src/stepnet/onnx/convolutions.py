@@ -1,4 +1,4 @@
-"""Writes what computes a convolution or a pooling as these operators of ONNX.
+"""Writes the operations of a convolution or a pooling as these operators of ONNX.
 
     windows, reshape, matmul           -->   Conv
     matmul, reshape, overlap           -->   ConvTranspose
@@ -101,7 +101,9 @@ class Finder:
     # ---- convolutions
 
     def convolved(self, number: int) -> ConvolutionWeight | None:
-        """Returns the kernel of a Conv for a node that multiplies windows by a constant; None for others."""
+        """Returns the kernel, to write a Conv of ONNX, of a node that multiplies windows of steps [size, in]
+        by a constant matrix; None for any other node.
+        """
         product = self.node(number, "matmul")
         flat = self.of(product, "reshape")
         matrix = None if product is None else self.constant(product, 1)
@@ -237,7 +239,9 @@ class Finder:
     # ---- pooling
 
     def maxima(self, number: int) -> Fused | None:
-        """Returns the MaxPool that a node is, a maximum over entries that are steps; None for others."""
+        """Returns the ONNX operator MaxPool that does the same as a node: the maximum over the entries of a
+        window, with those that are steps; None for any other node.
+        """
         made = self.node(number, "max")
         values = None if made is None else self.inside(made.inputs[0])
         if made is None or values is None or made.attributes["axes"] != (-2,):
@@ -264,7 +268,9 @@ class Finder:
         return values if values is not None and len(values.type.shape) == 2 else None
 
     def is_inside(self, number: int, values: Node) -> bool:
-        """Tells whether a node is the mask of `values`: windows of ones of the same form."""
+        """Tells whether a node is the mask of the windows `values`: windows of ones of the same form, which
+        are true for entries that are steps.
+        """
         node = self.net.nodes[number]
         if node.operation != "windows" or node.attributes != values.attributes:
             return False
@@ -363,7 +369,10 @@ def shape_of(type_: Type) -> Array:
 
 
 def by_entry(rule: Rule, size: int) -> Rule:
-    """Returns the rule of windows of `size` entries from one with entries behind features."""
+    """Returns the rule that writes windows, of a rule that writes them with the entries behind the features.
+
+    size: the number of entries of a window.
+    """
 
     def entries_first(call: WrittenOperation) -> OnnxValue:
         """Writes the windows, and moves their entries ahead of the features."""

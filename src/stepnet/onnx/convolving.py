@@ -27,7 +27,9 @@ PLACES = 2
 
 
 def conv(call: OnnxCall) -> Placed:
-    """Computes a Conv over the steps of sequences, or over those and one more axis."""
+    """Computes the result of a Conv node over the steps of sequences, or, for a weight with four axes, over
+    those and one more axis.
+    """
     if len(call.operand(1).axes) == 4:
         return conv_image(call, call.operand(1))
     x, weight = call.x, kernel_of(call.operand(1))
@@ -61,7 +63,9 @@ def conv_image(call: OnnxCall, weight: Placed) -> Placed:
 
 
 def channels_of(x: Placed) -> int:
-    """Returns the channels of an image; raises `ModelError` unless [sequences, channels, rows, steps]."""
+    """Returns the number of channels of an image; raises `ModelError` for a value that is not [sequences,
+    channels, rows, steps].
+    """
     if len(x.axes) != 2 + PLACES or not is_feature(x.axes[1]):
         raise ModelError(
             f"a convolution over two axes is of [sequences, channels, rows, steps], with rows and steps in "
@@ -94,7 +98,9 @@ def of_axis(call: OnnxCall, at: int) -> OnnxCall:
 
 
 def kernel_of(weight: Placed) -> Placed:
-    """Returns the weight of a convolution; raises `ModelError` unless it has three axes."""
+    """Returns the weight of a convolution unchanged; raises `ModelError` unless it has the three axes of a
+    convolution over one axis.
+    """
     if len(weight.axes) != 3:
         raise ModelError(
             f"its weight has {len(weight.axes)} axes: a convolution of a model is over steps, and a Conv may "
@@ -177,7 +183,9 @@ def max_pool(call: OnnxCall) -> Placed:
 
 
 def average_pool(call: OnnxCall) -> Placed:
-    """Computes an AveragePool over the steps of sequences, or over those and one more axis."""
+    """Computes the result of an AveragePool node over the steps of sequences, or over those and one more
+    axis: the mean of each window.
+    """
     counts = bool(call.attributes.get("count_include_pad", 0))
     if len(call.attributes.get("kernel_shape") or ()) == PLACES:
         if counts and any(of_axes(call, "pads", (0,) * 4)):

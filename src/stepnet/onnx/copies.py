@@ -23,7 +23,9 @@ OUTSIDE = 2**40
 
 
 def extend(call: WrittenOperation) -> OnnxValue:
-    """Writes `extend`: a Pad of steps, or, in a model with lengths, a Gather."""
+    """Writes the operation `extend` as ONNX, which puts copies of steps ahead of each sequence and behind it:
+    a Pad, or, in a model with lengths, a Gather of the steps.
+    """
     extension = Extension.of(call.node.attributes)
     if call.scope.lengths:
         return gathered(call, extension)

@@ -49,7 +49,9 @@ def total(call: WrittenOperation) -> OnnxValue:
 
 
 def mean(call: WrittenOperation) -> OnnxValue:
-    """Writes the mean over the steps of each sequence, without padding; 0 for an empty one."""
+    """Writes the mean over the steps of each sequence as ONNX. In a model with lengths, padding is left out,
+    and it is 0 for an empty sequence.
+    """
     scope, dtype = call.scope, call.type.dtype
     if not scope.lengths:
         return call.result("ReduceMean", call.x, axes=[0], keepdims=0)
@@ -63,7 +65,9 @@ def mean(call: WrittenOperation) -> OnnxValue:
 
 
 def largest(call: WrittenOperation) -> OnnxValue:
-    """Writes the maximum over the steps of each sequence, without padding; 0 for an empty one."""
+    """Writes the maximum over the steps of each sequence as ONNX. In a model with lengths, padding is left
+    out, and it is 0 for an empty sequence.
+    """
     if not call.scope.lengths:
         return call.result("ReduceMax", call.x, axes=[0], keepdims=0)
     dtype = np.dtype(call.type.dtype)

@@ -116,7 +116,9 @@ def key_of(path: "str | Path", contents: bytes, axes: Mapping[str, str], any_ste
 
 
 def keep(key: str, graph: Graph) -> None:
-    """Stores the net of a graph on disk, unless for one number of steps, or with weights elsewhere."""
+    """Stores the net of a graph in the disk cache, unless its file is for one number of steps alone, or has
+    weights in other files, which the key does not have.
+    """
     model: Any = graph.model
     if model.steps is not None or model.store.files:
         return
@@ -136,8 +138,8 @@ def graph_of(model: "KeptModel") -> Graph:
 class ReadFile:
     """The bytes of a file, and how it is read.
 
-    path: its name. contents: its bytes. axes: what the user states of the axes of its inputs. any_steps:
-    whether no number in it depends on the number of steps.
+    path: its name. contents: its bytes. axes: the axes of its inputs that the user states. any_steps: whether
+    no number in it depends on the number of steps.
     """
 
     path: str

@@ -41,8 +41,8 @@ MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Tra
 def read(path: str | Path, contents: bytes | None, axes: Mapping[str, str], any_steps: bool) -> Graph:
     """Reads the model in an .onnx file as a graph, as `stepnet.onnx.load` does, which has these errors.
 
-    contents: those of the file, if they were read before. axes: the meaning of the first axes of inputs, by
-    name. any_steps: whether no number in the file depends on the number of steps that it states.
+    contents: the contents of the file, if they were read before. axes: the meaning of the first axes of
+    inputs, by name. any_steps: whether no number in the file depends on the number of steps that it states.
     """
     proto, store = opened(path, contents)
     return loaded(proto, store, str(path), axes, {}, any_steps)
@@ -83,7 +83,9 @@ def loaded(
 
 
 def unsupported_text(path: str, missing: list[GraphNode], walk: Walk) -> str:
-    """Formats the error for nodes that are not supported: the first five, and how many are."""
+    """Formats the error for a model with nodes that are not supported: lists the first five of them, and
+    counts the supported ones.
+    """
     node_texts = [f"{node.op} {node.name!r}" for node in missing]
     kinds = ", ".join(dict.fromkeys(node.op for node in missing))
     others = len(walk.nodes) - len(missing)
@@ -98,7 +100,7 @@ def declared_inputs(
 ) -> list[Proto]:
     """Lists a model's declarations of inputs that are not weights.
 
-    axes: what the user states about inputs, by name; `InputError` for other names. constants: arrays of
+    axes: the axes of inputs that the user states, by name; `InputError` for other names. constants: arrays of
     further inputs that are weights.
     """
     sources = walk.main.sources
@@ -112,7 +114,8 @@ def axes_choices(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> 
     """Yields all combinations of axes that the inputs may have, each with a text such as "NT_" for every
     input. The first `MOST_WAYS` combinations are sorted by how little they contradict the file.
 
-    declared: the inputs as the model declares them. walk: the nodes of the model. axes: what the user states.
+    declared: the inputs as the model declares them. walk: the nodes of the model. axes: the axes that the
+    user states.
     """
     candidates = product(
         *(
@@ -182,7 +185,11 @@ def read_as(node: GraphNode, name: str, walk: Walk) -> Iterator[str]:
 
 
 def is_compared_with_steps(walk: Walk, value: Key) -> bool:
-    """Tells whether a value is compared with a Range, as lengths are for a mask of steps."""
+    """Tells whether a value is compared with the output of a Range, as lengths are to compute a mask of
+    steps.
+
+    walk: the nodes of the model. value: (scope, name).
+    """
     from_value, from_range = {value}, set[Key]()
     for node in walk.nodes:
         operands = {find(node.scope, name)[:2] for name in node.inputs if name}
@@ -198,7 +205,9 @@ def is_compared_with_steps(walk: Walk, value: Key) -> bool:
 
 
 def before_casts(node: GraphNode, operand: str) -> Key:
-    """Returns the value, as (scope, name), from which Casts make a node's operand, or the operand."""
+    """Returns the value, as (scope, name), from which a node's operand is cast, by one or several Casts; else
+    the operand itself.
+    """
     scope, name, source = find(node.scope, operand)
     for _ in range(DEPTH):
         if not (isinstance(source, Output) and source.node.op == "Cast" and source.node.inputs):

@@ -131,7 +131,7 @@ def repeated(call: OnnxCall, states: Sequence[Placed], condition: Placed, count:
     known to be false. Returns the final states, then each output of the body, joined along a new first axis
     of iterations; placeholders stand for outputs whose number of iterations differs between sequences.
 
-    states: the initial states. condition: that of the first iteration.
+    states: the initial states. condition: the condition of the first iteration.
     """
     body: LoopGraph = call.body
     outputs, running = list[list[Placed]](), condition
@@ -188,7 +188,7 @@ def over_steps(call: OnnxCall, states: Sequence[Placed], condition: Placed, coun
     """Converts a Loop over the steps of sequences to a recurrence; returns its final states, and its outputs
     at each step.
 
-    states: the initial states. condition: that of the first step. count: the number of steps.
+    states: the initial states. condition: the condition of the first step. count: the number of steps.
     """
     body: LoopGraph = call.body
     body.hoist()
@@ -204,7 +204,7 @@ def over_steps(call: OnnxCall, states: Sequence[Placed], condition: Placed, coun
 
     def arranged(before: Sequence[Placed], x: Sequence[Placed]) -> list[Placed | None]:
         """Returns the operands of the Loop's body in ONNX's order: the number of the iteration, the condition
-        and the states. before: the states before the step. x: what the step reads.
+        and the states. before: the states before the step. x: the inputs of the step.
         """
         own = iter(before)
         each = [list_of() if index in lists else next(own) for index in range(len(states))]
@@ -233,7 +233,9 @@ def slices_of(body: LoopGraph, time: Axis) -> tuple[list[Placed], list[Any]]:
 
 
 def is_list(state: Placed) -> bool:
-    """Tells whether a state of a Loop is a list; raises `ModelError` for one that is not empty."""
+    """Tells whether a state of a Loop is a list of tensors; raises `ModelError` for one that is not empty,
+    since a Loop over steps may only fill it.
+    """
     own = state.value
     if isinstance(own, Listed) and (own.entries or own.by_step is not None):
         raise ModelError("a Loop over steps adds to a list that has entries before")
@@ -250,7 +252,9 @@ def grown_axis(body: LoopGraph, index: int, state: Placed) -> Iterator[int]:
 
 
 def index_of_steps(call: OnnxCall, time: Axis) -> Placed:
-    """Returns the index of each step along an axis; raises `ModelError` inside of another Loop."""
+    """Returns the index of each step along an axis, without that axis, as a body reads it; raises
+    `ModelError` if the Loop is itself inside of the body of another.
+    """
     if not isinstance(call.like, Traced):
         raise ModelError(
             f"its body reads the index of its iteration, over {text_of((time,))}, inside of a body"

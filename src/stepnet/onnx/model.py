@@ -65,7 +65,9 @@ class OnnxModel(ArrayModel):
     alone: list[str] = field(default_factory=list[str])
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
-        """Computes the model's outputs by name in a trace, and notes their axes in `ends`."""
+        """Computes the outputs of the model by name, from its inputs by name, while it is traced. Notes each
+        output's axes in `ends`. params: not used.
+        """
         main, like, outputs = self.walk.main, self.like(inputs), self.outputs
         env: Values = {(main, name): value for name, value in inputs.items()}
         env |= {(main, input_.name): lengths(input_, like) for input_ in self.inputs if input_.is_lengths}
@@ -81,7 +83,7 @@ class OnnxModel(ArrayModel):
 
 
 def lengths(input_: ModelInput, like: Traced) -> Placed:
-    """Makes the value of an input of lengths in a trace, of the sequences of `like`."""
+    """Makes the value of an input of lengths in a trace. like: a value per step of the same sequences."""
     return Placed(length_of(like).astype(input_.dtype), (BATCH,), fact=LENGTH)
 
 
@@ -90,7 +92,7 @@ def result(name: str, value: Placed, like: Traced) -> Placed:
     constant with an axis of steps is repeated at each step. A placeholder for an unusable value is returned
     as it is.
 
-    name: that of the output. like: a value per step, whose steps are used.
+    name: the name of the output. like: a value per step, whose steps are used.
     """
     if isinstance(value.value, Unusable):
         return value
@@ -244,7 +246,9 @@ class ScopedBody:
         return {key: self.run_.env[key] for key in sorted(keys, key=name_of_key) if key in self.run_.env}
 
     def hoist(self) -> None:
-        """Computes the nodes that depend on no input of the body, once and outside; notes them in `still`."""
+        """Computes the body's nodes that depend on no input of the body, once and outside of it; notes their
+        results in `still`.
+        """
         walk = self.run_.model.walk
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             sources = [find(node.scope, name) for name in node.inputs if name]
@@ -289,7 +293,9 @@ class ScopedBody:
         return slices
 
     def reads(self, position: int, besides: Sequence[Key]) -> bool:
-        """Tells whether the body reads its input at a position for more than the values `besides`."""
+        """Tells whether the body of a Loop reads its input at a position, other than to compute the values
+        `besides`, given by key (scope, name).
+        """
         walk, key = self.run_.model.walk, (self.scope, text(self.graph.input[position].name))
         keys = {find(self.scope, name)[:2] for name in self.outputs}
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):

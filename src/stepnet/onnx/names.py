@@ -154,10 +154,14 @@ def dropout(call: OnnxCall) -> Placed:
 
 
 def reduction(how: str) -> OnnxOperator:
-    """Makes the table entry of a reduction, by its name in `importers.reductions`, such as "mean"."""
+    """Makes the entry of a reduction over axes in the table that says how ONNX's operators are computed. how:
+    its name in `importers.reductions`, such as "mean".
+    """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a reduction; without axes of all, or of none if noop_with_empty_axes is set."""
+        """Computes the result of an ONNX reduction; a node without axes reduces all of them, or none if
+        noop_with_empty_axes is set.
+        """
         x, axes = call.x, call.integers(1, "axes")
         if axes is None and call.flag("noop_with_empty_axes"):
             return x
@@ -178,7 +182,9 @@ def over_axis(function: OverAxis) -> OnnxOperator:
     """
 
     def rule(call: OnnxCall) -> Placed:
-        """Computes a Softmax or LogSoftmax; before opset 13 its axis and those behind are one."""
+        """Computes the result of an ONNX Softmax or LogSoftmax; before opset 13, its axis and all following
+        ones are joined to one.
+        """
         x, axis = call.x, call.axis(-1 if call.opset >= 13 else 1)
         if call.opset >= 13 or axis == len(x.axes) - 1:
             return function(x, axis, call.padded)
@@ -191,14 +197,16 @@ def over_axis(function: OverAxis) -> OnnxOperator:
 
 
 def cumsum(call: OnnxCall) -> Placed:
-    """Computes a CumSum along an axis, perhaps from its end, with or without each number itself."""
+    """Computes a CumSum along an axis: sums of each number and those before it, or after it (reverse), or
+    without it (exclusive).
+    """
     (axis,) = call.integers(1, "axis") or [0]
     reverse, exclusive = call.flag("reverse"), call.flag("exclusive")
     return reductions.cumulate(call.x, call.x.axis(axis), reverse, exclusive, call.like, call.padded)
 
 
 def argmax(call: OnnxCall) -> Placed:
-    """Computes an ArgMax, of the first such index; raises `ModelError` if the last is asked for."""
+    """Computes an ArgMax: the first of the largest numbers; raises `ModelError` if the last is asked for."""
     if call.flag("select_last_index"):
         raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     return reductions.argmax(call.x, call.axis(0), call.flag("keepdims", True))

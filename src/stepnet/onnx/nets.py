@@ -49,7 +49,11 @@ def check_extents(net: Net, deepest: Extent = STEPS) -> None:
 
 
 def constants(net: Net, inputs: Mapping[int, OnnxValue]) -> dict[int, OnnxValue]:
-    """Computes the values that depend only on constants, to write arrays, by node number."""
+    """Computes the values of a net that depend only on constants, to write them as arrays. Returns them by
+    node number.
+
+    inputs: the values of the net's inputs, by node number.
+    """
     folded = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}
     for number, node in enumerate(net.nodes):
         fixed = node.operation not in ("input", "recur", "result") and node.types[0].extent == CONST

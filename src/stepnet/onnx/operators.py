@@ -18,7 +18,11 @@ LEAST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class WrittenOperation:
-    """Operation being written as ONNX. scope: the graph. operands: their names in ONNX."""
+    """Operation of a net that is being written as ONNX.
+
+    scope: the graph to which nodes are added. node: the node of the net. operands: the names of its operands
+    in ONNX.
+    """
 
     scope: Scope
     node: Node
@@ -62,7 +66,9 @@ Rule = Callable[[WrittenOperation], OnnxValue]
 
 
 def arithmetic(op: str) -> Rule:
-    """Makes what writes an operation as the ONNX operator `op`; booleans are computed as 0 and 1."""
+    """Makes the function that writes an operation of a net as the ONNX operator `op`, in the dtype of its
+    result. Booleans are computed as 0 and 1.
+    """
 
     def rule(call: WrittenOperation) -> OnnxValue:
         """Writes an operation of a net as the ONNX operator `op`; booleans are cast to int32 and back."""
@@ -171,7 +177,7 @@ def remainder(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
 
 
 def floor_divide(op: Any, number: Any, x: OnnxValue, y: OnnxValue) -> str:
-    """Writes x / y rounded down. op: adds an operator, returns its result. number: makes a constant."""
+    """Writes x / y rounded down. op: adds an ONNX operator, returns its result. number: makes a constant."""
     whole = op("Div", op("Sub", x, remainder(op, number, x, y)), y)
     return op("Round", whole) if x.type.is_float else whole
 
@@ -231,7 +237,10 @@ def concatenate(call: WrittenOperation) -> OnnxValue:
 
 
 def over_features(op: str, axes_are: str) -> Rule:
-    """Makes what writes a reduction of features as `op`, with axes as "input" or "attribute"."""
+    """Makes the function that writes a reduction over features as the ONNX operator `op`.
+
+    axes_are: how the operator takes its axes, as an "input" or an "attribute".
+    """
 
     def rule(call: WrittenOperation) -> OnnxValue:
         """Writes a reduction as the ONNX operator `op`; booleans are computed as 0 and 1."""
@@ -261,7 +270,9 @@ def cumsum(call: WrittenOperation) -> OnnxValue:
 
 
 def cumprod(call: WrittenOperation) -> OnnxValue:
-    """Writes prefix products, which ONNX lacks, by copies shifted by 1, 2, 4, ... places."""
+    """Writes the prefix products along an axis of features, for which ONNX has no operator: as products with
+    copies shifted by 1, 2, 4, ... places.
+    """
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
     name, shift = scope.name(x), 1
     while shift < x.type.shape[axis - x.lead]:

@@ -14,7 +14,9 @@ from stepnet.onnx.call import OnnxCall, Rule
 
 
 def gemm(call: OnnxCall) -> Placed:
-    """Computes a Gemm: alpha A B + beta C, perhaps without C; a transposed matrix is constant."""
+    """Computes the result of a Gemm node: alpha A B + beta C. C may be missing. A matrix that is transposed
+    must be a constant, and so must B if alpha is not 1.
+    """
     a, b, c = call.operand(0), call.operand(1), call.optional(2)
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     a = constant(a.array.T) if call.flag("transA") else a
@@ -51,7 +53,9 @@ def activated(rule: Rule) -> Rule:
     """
 
     def fused(call: OnnxCall) -> Placed:
-        """Computes an operator and the activation in its attributes; raises `ModelError` if unknown."""
+        """Computes an operator, and applies the activation that its attributes name; raises `ModelError` for
+        an unknown one.
+        """
         (result,) = padding.as_list(rule(call))
         name: Any = call.attributes.get("activation", "")
         numbers = [float(number) for number in call.attributes.get("activation_params") or ()]

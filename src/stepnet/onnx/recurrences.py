@@ -222,7 +222,7 @@ def scan_node(
 
 
 def masked_memory(scope: Scope, is_step: str, new: OnnxValue, old: OnnxValue) -> OnnxValue:
-    """Writes the memory after a step of a Scan: `new`, or `old` where `is_step` is false."""
+    """Writes the memory after a step of a Scan: `new`, or `old` in the padding, where `is_step` is false."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
     return scope.chosen(mask, new, old)
@@ -232,7 +232,7 @@ def step_indices(scope: Scope, recur: Recur, axis: str) -> str:
     """Adds nodes for the index of each step, [time, batch or 1], in the order in which a recurrence runs: the
     last step of a sequence has index 0 if it runs in reverse. Returns the name of the result.
 
-    axis: that of the steps.
+    axis: the axis of the steps.
     """
     positions = scope.positions(axis)
     return scope.node("Sub", scope.last(axis), positions) if recur.reverse else positions

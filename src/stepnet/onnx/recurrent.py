@@ -23,7 +23,9 @@ from stepnet.onnx.call import OnnxCall
 
 
 def recurrence(call: OnnxCall) -> list[Placed]:
-    """Computes [Y, Y_h, Y_c] of an RNN, GRU or LSTM: outputs, and final memories h and c."""
+    """Computes the results of an RNN, GRU or LSTM node of ONNX: [Y, Y_h, Y_c], the outputs of each step and
+    the final memories h and, of an LSTM, c.
+    """
     operands = dict(zip(INPUTS[call.op], call.operands, strict=False))
     arrays = {name: value.array for name in WEIGHTS if (value := operands.get(name)) is not None}
     attributes = filled_attributes(call.op, arrays, call.attributes)

@@ -109,7 +109,9 @@ class BodyStep:
 
 
 def scan(call: OnnxCall) -> list[Placed]:
-    """Converts a Scan to a recurrence; returns its final states and its outputs at each step."""
+    """Converts a Scan node, which runs a graph at each step of its inputs, to a recurrence; returns its final
+    states, and its outputs at each step.
+    """
     old = call.opset < OLD
     operands = list(call.operands[1:] if old else call.operands)
     if old and call.optional(0) is not None:

@@ -65,7 +65,9 @@ class Scope:
     """
 
     def __init__(self, drawing: GraphBuilder) -> None:
-        """Starts an ONNX model. drawing: collects its nodes, or those of a body that is written."""
+        """Starts an ONNX model without nodes. drawing: collects its nodes and constants; while a body is
+        written, the body's nodes.
+        """
         self.drawing = drawing
         self.frames = self.lengths = ""
         self.samples = dict[str, str]()
@@ -135,7 +137,9 @@ class Scope:
 
     @contextmanager
     def outside(self) -> Generator[None]:
-        """Context that adds nodes to the model itself, even in a Scan's body, for values of all bodies."""
+        """Context manager that adds nodes to the model itself, even while a Scan's body is written; values
+        that all bodies share are computed there.
+        """
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
             yield
@@ -226,13 +230,15 @@ class Scope:
         return self.derived(axis, self.shared("counts", "Cast", self.lengths, to=self.kind("int64")))
 
     def sequence_lens(self, axis: str) -> str:
-        """Adds nodes for lengths as recurrent operators read them; returns the name, "" without lengths."""
+        """Adds nodes for the int32 lengths of recurrent operators; returns the name, "" without lengths."""
         if not self.lengths or axis == TIME:
             return self.lengths
         return self.shared(("lengths", axis), "Cast", self.step_counts(axis), to=self.kind("int32"))
 
     def last(self, axis: str) -> str:
-        """Adds a node for the index of the last entry of each sequence, or of all; returns its name."""
+        """Adds a node for the index of each sequence's last entry along an axis of steps, [batch], or [1] in
+        a model without lengths; returns the name of the result.
+        """
         return self.shared(("last", axis), "Sub", self.step_counts(axis), np.array(1))
 
     def mask(self, what: str, rank: int, axis: str) -> str:
@@ -240,7 +246,7 @@ class Scope:
 
         what: "steps" is true at steps that are not padding [time, batch]; "first" or "last" only at these
         steps; "rows" for the sequences that have a step [batch]. rank: the number of axes of length 1 to add
-        for features. axis: that of the steps.
+        for features. axis: the axis of the steps.
         """
         if what == "rows":
             mask_name = self.shared(("has steps", axis), "Greater", self.step_counts(axis), np.array(0))
@@ -260,7 +266,7 @@ class Scope:
 
     def masked(self, value: OnnxValue, what: str, other: Any = 0, axis: str = "") -> OnnxValue:
         """Adds nodes that select a value where a mask is true, else the number `other`. what: the mask:
-        "steps" (not padding), "first", "last", or "rows" (sequences that have a step). axis: that of the
+        "steps" (not padding), "first", "last", or "rows" (sequences that have a step). axis: the axis of the
         steps; "" for the value's own.
         """
         mask = self.mask(what, value.rank, axis or value.type.extent[-1])
@@ -320,7 +326,8 @@ class Scope:
 
     def sizes(self, extent: Extent, ones: int) -> str:
         """Adds nodes for the sizes of the axes of an extent (axes before the features), steps before
-        sequences, followed by `ones` ones, as the shape for an Expand; returns the name of the shape.
+        sequences, and then `ones` times the size 1, as the shape for an Expand; returns the name of the
+        shape.
         """
         axes = [self.size(axis) for axis in extent[::-1]]
         if len(axes) + ones == 1:

@@ -27,7 +27,9 @@ READERS = {"Concat", "ConcatFromSequence", "Identity", "Loop", "SequenceAt", "Se
 
 @dataclass(frozen=True)
 class Listed(Unusable):
-    """Placeholder for a list. by_step: its entries along the steps, if it has one for each."""
+    """Placeholder for a list of tensors, `entries`. by_step: the entries along the first axis, that of the
+    steps, if the list has one for each step; else None.
+    """
 
     entries: tuple[Placed, ...] = ()
     by_step: Placed | None = None
@@ -57,7 +59,9 @@ def appended(after: Placed) -> Placed:
 
 
 def sequence_insert(call: OnnxCall) -> Placed:
-    """Computes a SequenceInsert at the end of a list; raises `ModelError` for other positions."""
+    """Computes the result of a SequenceInsert node: a list with another entry at its end. Raises `ModelError`
+    for another position.
+    """
     own, position = listed(call.x), call.optional(2)
     if own.by_step is not None:
         raise ModelError("it adds to a list with an entry for each step")
@@ -76,7 +80,9 @@ def grown(call: OnnxCall) -> Placed:
 
 
 def sequence_at(call: OnnxCall) -> Placed:
-    """Computes a SequenceAt of a constant position; raises `ModelError` for one beyond the list."""
+    """Computes the result of a SequenceAt node: the tensor at a constant position of a list. Raises
+    `ModelError` for a position beyond the list.
+    """
     own, place = listed(call.x), int(call.operand(1).array)
     if own.by_step is not None or not -len(own.entries) <= place < len(own.entries):
         count = "an entry for each step" if own.by_step is not None else f"{len(own.entries)} entries"
@@ -85,7 +91,9 @@ def sequence_at(call: OnnxCall) -> Placed:
 
 
 def concat_from_sequence(call: OnnxCall) -> Placed:
-    """Computes a ConcatFromSequence: the entries of a list along an axis, perhaps a new one."""
+    """Computes the result of a ConcatFromSequence node: the entries of a list along an axis, a new one or one
+    that they have.
+    """
     own, is_new, axis = listed(call.x), call.flag("new_axis"), int(call.attributes["axis"])
     if own.by_step is None:
         if not own.entries:

@@ -43,7 +43,7 @@ def reshape(call: OnnxCall) -> Placed:
 
 
 def flatten(call: OnnxCall) -> Placed:
-    """Computes a Flatten: a matrix of the axes before `axis`, and of those from it on."""
+    """Computes a Flatten: a matrix with the axes before `axis` as rows, and the others as columns."""
     x = shaping.with_one_step(call.x)
     axis = x.axis(int(call.attributes.get("axis", 1)), 1)
     return shaping.reshape(x, [product(x.sizes[:axis]), product(x.sizes[axis:])])
@@ -71,7 +71,9 @@ CONSTANTS = {
 
 
 def constant_(call: OnnxCall) -> Placed:
-    """Computes a Constant, by an attribute of `CONSTANTS`; raises `ModelError` for other kinds."""
+    """Computes the result of a Constant node: an array that is stored in one of the attributes `CONSTANTS`.
+    Raises `ModelError` for texts and sparse arrays.
+    """
     for name, dtype in CONSTANTS.items():
         if name in call.attributes:
             return constant(np.asarray(call.attributes[name], dtype))
@@ -84,7 +86,9 @@ def constant_(call: OnnxCall) -> Placed:
 
 
 def concat(call: OnnxCall) -> Placed:
-    """Computes a Concat, or a list with one more entry for an array that grows in a Loop."""
+    """Computes the result of a Concat node: values concatenated along an axis; or a list with one more entry,
+    for an array that grows in a Loop.
+    """
     if isinstance(call.x.value, sequences.Listed):
         return sequences.grown(call)
     are_known = all(value.is_array for value in call.present)

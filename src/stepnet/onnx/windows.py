@@ -39,7 +39,10 @@ def windows(call: WrittenOperation) -> OnnxValue:
 
 
 def sliced(call: WrittenOperation, window: Window) -> OnnxValue:
-    """Writes windows without zeros around: for each entry the steps that it reads, side by side."""
+    """Writes windows without zeros around the sequence: for each entry the steps that it reads, side by side.
+
+    window: the entries that are read at each step.
+    """
     scope, entries = call.scope, [*range(0, window.reach + 1, window.dilation)]
     bounds = [(first, first - window.reach or END) for first in entries]
     parts = [
@@ -51,7 +54,9 @@ def sliced(call: WrittenOperation, window: Window) -> OnnxValue:
 
 
 def overlap(call: WrittenOperation) -> OnnxValue:
-    """Writes `overlap`: for each step the sum of the windows' entries that were read from it."""
+    """Writes the operation `overlap` as ONNX, the adjoint of `windows`: for each step, the sum of the entries
+    of all windows that were read from it.
+    """
     window, source, own = Window.of(call.node.attributes), call.x.type.extent[-1], call.type.extent[-1]
     scope, entries = call.scope, np.arange(window.size)
     begins = scope.counted("Add", scope.positions(own), befores(scope, window, own))

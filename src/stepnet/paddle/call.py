@@ -55,7 +55,10 @@ class PaddleCall:
         return value
 
     def attribute(self, name: str, default: Any) -> Any:
-        """Returns an attribute, or `default` for none; raises `ModelError` for another type."""
+        """Returns an attribute of the operation, or `default` if the file does not have it.
+
+        Raises `ModelError` for a value of another type than the default.
+        """
         value: Any = self.operation.attributes.get(name, default)
         types, kind = KINDS[type(default)]
         items: list[Any] = value if is_list(default) and is_list(value) else [value]

@@ -17,7 +17,9 @@ NAMED = {each.name: each for each in DTYPES.values()}
 
 
 def dtype(stated: Any) -> Any:
-    """Returns the dtype of Paddle's number or name, float32 for half; raises `ModelError` for others."""
+    """Returns the NumPy dtype for a number or name of Paddle's. Half precision is computed in float32. Raises
+    `ModelError` for any other text.
+    """
     if isinstance(stated, int):
         dtype_read = dtype_of(stated)
     elif stated in NAMED:

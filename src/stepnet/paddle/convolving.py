@@ -104,7 +104,9 @@ def checked_places(x: Placed) -> Placed:
 
 
 def convolution(call: PaddleCall) -> dict[str, Placed]:
-    """Computes Paddle's conv2d and depthwise_conv2d over steps, or over them and features."""
+    """Computes the result of Paddle's operators conv2d and depthwise_conv2d, over the steps alone, or over
+    them and an axis of features.
+    """
     checked_channels_first(call)
     given, weight, groups = call.operand("Input"), call.operand("Filter").array, call.attribute("groups", 1)
     zeros = (
@@ -128,7 +130,9 @@ def convolution(call: PaddleCall) -> dict[str, Placed]:
 
 
 def transposed_convolution(call: PaddleCall) -> dict[str, Placed]:
-    """Computes conv2d_transpose or depthwise_conv2d_transpose over steps; the result is by slot."""
+    """Computes the result of conv2d_transpose or depthwise_conv2d_transpose, over the steps of sequences. The
+    result is by slot (the name of the output).
+    """
     checked_channels_first(call)
     x, weight = checked_places(call.operand("Input")), call.operand("Filter").array
     strides, dilations = numbers_per_place(call, "strides", 1), numbers_per_place(call, "dilations", 1)
@@ -186,7 +190,9 @@ def pooling(call: PaddleCall) -> Placed:
 
 
 def padding(call: PaddleCall) -> Placed:
-    """Computes Paddle's pad3d: numbers around features, zeros around steps, or copies."""
+    """Computes the result of Paddle's operator pad3d: puts numbers around features, zeros around steps, which
+    only a convolution reads, or copies of either.
+    """
     x, pads = call.operand(), call.wholes("paddings", "Paddings")
     number = call.attribute("pad_value", call.attribute("value", 0.0))
     mode = call.attribute("mode", "constant")

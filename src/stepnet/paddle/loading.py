@@ -82,7 +82,9 @@ def program_path(path: Path) -> Path:
 
 
 def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
-    """Reads a program, and its parameters from the file beside it; returns (program, parameters)."""
+    """Reads Paddle's program in the file `source`, and its parameters by name from the file beside it;
+    returns (program, parameters).
+    """
     with reading(source):
         data = source.read_bytes()
         program = READERS[source.suffix](data, str(source), Store(None, len(data)))
@@ -95,7 +97,10 @@ def read(source: Path) -> tuple[PaddleProgram, dict[str, Array]]:
 
 
 def check_supported(program: PaddleProgram) -> None:
-    """Raises `ModelError`, with names and positions, if outputs need unsupported operators."""
+    """Raises `ModelError` if the outputs depend on operators that stepnet does not support.
+
+    The message names the operators and their positions.
+    """
     operations = needed(program)
     missing = [operation for operation in operations if operation.type not in PADDLE]
     if missing:
@@ -109,7 +114,10 @@ def check_supported(program: PaddleProgram) -> None:
 
 
 def axes_choices(program: PaddleProgram, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """Yields combinations of axes of inputs, the likely ones first. axes: those the user stated."""
+    """Yields all combinations of axes that a program's inputs may have, the most likely first, to be tried.
+
+    axes: the axes that the user stated, by the name of the input.
+    """
     lengths = {
         name for operation in program.operations for name in operation.inputs.get("SequenceLength", ())
     }

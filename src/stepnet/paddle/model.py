@@ -38,7 +38,9 @@ class PaddleModel(ArrayModel):
         return {name: self.value(env, source) for name, source in self.program.outputs.items()}
 
     def value(self, env: Mapping[str, Placed], name: str) -> Placed:
-        """Returns a value from those computed so far, `env`; raises `ModelError` for others."""
+        """Returns the value of a Paddle program called `name` from those computed so far, `env`; raises
+        `ModelError` for other names.
+        """
         if name not in env:
             raise ModelError(
                 f"{self.path}: {name!r} is not a value of the program, or is used before it is computed"

@@ -53,7 +53,9 @@ def fixed(operator: str, **attributes: float) -> Rule:
     """
 
     def rule(call: PaddleCall) -> Placed:
-        """Computes the elementwise `operator` of X; raises `ModelError` for an attribute not supported."""
+        """Computes a Paddle operation, the elementwise `operator` of X; raises `ModelError` if an attribute
+        has another than the supported value.
+        """
         for name, usual in attributes.items():
             if call.attribute(name, usual) != usual:
                 raise ModelError(f"its {name} is {call.attribute(name, usual)}: only {usual} is supported")
@@ -68,7 +70,9 @@ def pair(operator: str) -> Rule:
 
 
 def operands_along(call: PaddleCall) -> tuple[Placed, Placed]:
-    """Returns (X, Y) of an operator that broadcasts Y from `axis` of X on, with axes added to Y."""
+    """Returns (X, Y) of an operator that broadcasts Y from the attribute `axis` of X on; for that, axes of
+    size 1 are added at the end of Y.
+    """
     x, y = call.operand(), call.operand("Y")
     axis, ones, rank = call.attribute("axis", -1), 0, len(y.axes)
     if axis >= 0 and rank < len(x.axes):
@@ -207,7 +211,9 @@ def layer_norm(call: PaddleCall) -> dict[str, Placed]:
 
 
 def reduction(how: str) -> Rule:
-    """Makes the rule of a reduction, by its name in `importers.reductions`, such as "mean"."""
+    """Makes the function that computes a Paddle operator which reduces over axes. how: its name in
+    `importers.reductions`, such as "mean".
+    """
 
     def rule(call: PaddleCall) -> Placed:
         """Computes a reduction of Paddle, such as reduce_mean; without axes it is over all of them."""
@@ -220,7 +226,9 @@ def reduction(how: str) -> Rule:
 
 
 def over_axis(function: Callable[[Placed, int, bool], Placed]) -> Rule:
-    """Makes the rule of softmax or log_softmax. function: takes (operand, axis, whether it is padded)."""
+    """Makes the function that computes Paddle's operator softmax or log_softmax. function: computes the
+    result from (operand, axis, whether there is padding).
+    """
 
     def rule(call: PaddleCall) -> Placed:
         """Computes a softmax operation along the axis of its attribute."""
@@ -246,7 +254,9 @@ def stack(call: PaddleCall) -> dict[str, Placed]:
 
 
 def split(call: PaddleCall) -> dict[str, Any]:
-    """Computes Paddle's split along an axis: into stated sizes (-1 for the rest) or equal parts."""
+    """Computes the results of Paddle's operator split: parts of the operand along an axis, of stated sizes
+    (-1 for the rest) or of equal ones.
+    """
     axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
     sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
     if not sections:
@@ -259,7 +269,9 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """Computes Paddle's slice along axes; those of length 1 in decrease_axis are dropped."""
+    """Computes the result of Paddle's operator slice: parts of the operand along some axes. Axes of length 1
+    are dropped if decrease_axis lists them.
+    """
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
     axes, dropped = call.wholes("axes"), call.wholes("decrease_axis")

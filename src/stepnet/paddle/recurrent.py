@@ -124,7 +124,9 @@ def reordered(array: Array, mode: Mode) -> Array:
 
 
 def ragged(value: Placed) -> Placed:
-    """Returns an input of sequences end to end without padding; raises `AxesError` for others."""
+    """Returns a recurrent operator's input if it is sequences of vectors of different lengths, end to end
+    without padding; else raises `AxesError`.
+    """
     if value.letters != RAGGED or not isinstance(value.value, Traced):
         raise AxesError(
             f"its input is [{axis_names(value.letters)}], and it runs over [{axis_names(RAGGED)}]"
@@ -155,8 +157,8 @@ def activation(call: PaddleCall, name: str, default: str) -> str:
 def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
     """Returns a bias as a vector, zeros if it is missing; raises `ModelError` for another size.
 
-    blocks: the sizes that it may have, as multiples of `hidden`; zeros have the first of these. dtype: that
-    of the zeros.
+    blocks: the sizes that it may have, as multiples of `hidden`; zeros have the first of these. dtype: the
+    dtype of the zeros.
     """
     array = np.zeros(blocks[0] * hidden, dtype) if value is None else floats(value.array, "Bias").ravel()
     if array.size not in [count * hidden for count in blocks]:
@@ -241,7 +243,7 @@ def projected(call: PaddleCall, x: Placed, index: int = 0) -> Placed:
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """Computes Paddle's fusion_gru: inputs projected to the gates, and a GRU over sequences."""
+    """Computes Paddle's fusion_gru: projects inputs to gates, and runs a GRU on sequences without padding."""
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}

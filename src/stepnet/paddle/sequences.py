@@ -10,7 +10,9 @@ from stepnet.paddle.call import PaddleCall
 
 
 def lookup(call: PaddleCall) -> Placed:
-    """Computes Paddle's lookup_table_v2: rows of a table by index; zeros for `padding_idx`."""
+    """Computes the result of Paddle's operator lookup_table_v2: rows of a table by index; zeros for the index
+    `padding_idx`.
+    """
     table, padding = call.operand("W").array, call.attribute("padding_idx", -1)
     if not -1 <= padding < len(table):
         raise ModelError(f"its padding_idx is {padding}, and its table has {len(table)} rows")
@@ -55,7 +57,7 @@ def sequence_softmax(call: PaddleCall) -> Placed:
 
 
 def sequence_expand(call: PaddleCall) -> Placed:
-    """Computes Paddle's sequence_expand: a value of each sequence, repeated at its steps in Y."""
+    """Computes Paddle's sequence_expand: X, a value for each sequence, repeated at each of its steps in Y."""
     x, y = call.operand(), of_tokens(call.operand("Y"))
     if x.axes[:1] != (BATCH,):
         raise AxesError(f"it repeats {text_of(x.axes)}, and stepnet repeats one value per sequence")

@@ -199,7 +199,9 @@ def with_engine(module: Any, engine: Order) -> str:
 
 
 def with_weights(module: Linear, weights: Weights | None) -> str:
-    """Sets the dtype of the weights of stepnet's linear layer, unless None; returns what changed."""
+    """Sets the dtype of the weights of a linear layer that is stepnet's already, unless it is None; returns
+    what the report adds for a change.
+    """
     before = module.weights
     if weights in (None, before):
         return ""

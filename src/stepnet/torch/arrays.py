@@ -33,7 +33,7 @@ the offset of the part. Programs that are linked at fixed addresses begin at 4 M
 
 
 def carried(tensors: Iterable[Any]) -> list[Any]:
-    """Casts tensors of half precision to float32, in which recurrences carry memories."""
+    """Casts tensors of half precision to float32, in which memories and cotangents go from step to step."""
     return [tensor.float() if tensor.dtype in HALVES else tensor for tensor in tensors]
 
 
@@ -54,8 +54,8 @@ def save_for_backward(ctx: Any, tensors: Sequence[Any]) -> None:
 
 
 def check_saved(tensors: Sequence[Any], forms: list[Any]) -> None:
-    """Raises `InputError` if a hook on saved tensors changed the shape or the dtype of one of these, whose
-    forms, by `form_of`, are given: machine code reads the memory of what was saved.
+    """Raises `InputError` if a hook on saved tensors changed the shape or the dtype of one, as machine code
+    reads the memory of the saved tensors. forms: their shapes and dtypes before, by `form_of`.
     """
     if [*map(form_of, tensors)] == forms:
         return
@@ -95,7 +95,9 @@ def as_tensors(arrays: Sequence[Array], known: Sequence[Array | None]) -> tuple[
 
 
 def check_plain(tensor: Any) -> None:
-    """Raises `InputError` for a tensor without numbers of its own, such as a quantized one or a DTensor."""
+    """Raises `InputError` for a tensor that consists of others, such as a quantized one of torchao or a
+    DTensor: it has no numbers of its own.
+    """
     if type(tensor) not in PLAIN and dispatch.is_traceable_wrapper_subclass(tensor):
         raise InputError(
             f"a parameter or an input is a {type(tensor).__name__}, which consists of other tensors, and "

@@ -53,7 +53,9 @@ FILLED = (torch.rand, torch.randn, torch.randint)
 
 
 def without_generator(function: Any) -> Callable[..., Any]:
-    """Wraps a function that draws random numbers: with a `generator` it raises `StepError`."""
+    """Wraps a function of PyTorch that draws random numbers, for traces: a call with a `generator`, which
+    PyTorch cannot trace, raises `StepError`.
+    """
     refuse_it = refused(f"{function.__name__} is not an operation of a step: {draws.ADVICE}")
 
     def rule(*arguments: Any, generator: Any = None, **options: Any) -> Any:
@@ -111,7 +113,9 @@ UNKNOWN = {
 
 
 class StrictShapeEnv(shapes.ShapeEnv):
-    """PyTorch's shape environment in which nothing may depend on the number of rows or steps."""
+    """PyTorch's shape environment, in which nothing may depend on the number of rows or steps, so that one
+    graph holds for all numbers of them.
+    """
 
     def __init__(self) -> None:
         """Starts without symbols. `names`: the word of each in messages. `sizes`: the size of each word."""
@@ -150,7 +154,9 @@ class StrictShapeEnv(shapes.ShapeEnv):
         return self.sizes[name]
 
     def new_symbol(self, name: str) -> Any:
-        """Makes a symbolic size (`SymInt`), and notes its symbol under a word such as "rows" or "steps"."""
+        """Makes a new symbolic size (PyTorch's `SymInt`) for the tensors of a trace, and notes its symbol
+        under the word `name`, such as "rows", "sequences" or "steps".
+        """
         # Imported late: PyTorch's compiler takes as long as stepnet.torch, and a trace imports it anyway.
         hint, source = HINTS[name.split("[")[0]], pytorch("torch._dynamo.source").ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
@@ -242,7 +248,9 @@ def graph_of(
     numbers = {name: environment.size_of(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
-        """Calls the traced function; raises `StepError` if it changed a parameter or drew numbers."""
+        """Calls the function that is traced, on PyTorch's functional tensors; raises `StepError` if it
+        changed a parameter in place or drew random numbers.
+        """
         token = TRACES.set(True)
         try:
             with Rewritten({**replaced, **RANDOM, **REAL}, line), UnchangedTensors():
@@ -274,7 +282,9 @@ def graph_of(
 
 @cache
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Returns PyTorch's decompositions of operations, but for a few that stepnet computes itself."""
+    """Returns PyTorch's decompositions of operations into simpler ones, except for a few operations that
+    stepnet computes itself.
+    """
     aten = torch.ops.aten
     norms = [
         aten.native_group_norm,

@@ -121,7 +121,9 @@ class Converted:
         return AtenNode(CONSTANT, results=(inferred,), value=array, place=place)
 
     def argument(self, value: Any) -> Any:
-        """Replaces PyTorch's nodes and symbolic sizes in an argument, also in lists, by conversions."""
+        """Replaces PyTorch's nodes and symbolic sizes in an argument of an operation by their conversions,
+        also in nested lists.
+        """
         if isinstance(value, list | tuple):
             return [self.argument(part) for part in cast("Sequence[Any]", value)]
         if is_symbol(value):
@@ -153,7 +155,9 @@ def is_symbol(value: Any) -> bool:
 
 
 def product_of(expression: Any, names: Mapping[Any, str]) -> Size | None:
-    """Translates a product of an integer and symbols in `names` to a `Size`; None for others."""
+    """Translates an expression to a `Size` by the names of its symbols; None unless it is a product of an
+    integer and of different symbols in `names`.
+    """
     count, factors = expression.as_coeff_Mul()
     powers = factors.as_powers_dict()
     if not count.is_Integer or any(symbol not in names or power != 1 for symbol, power in powers.items()):
@@ -173,7 +177,9 @@ def linear_in(expression: Any, names: Mapping[Any, str]) -> tuple[int, str, int]
 
 
 def common_dtype(operands: Sequence[Any]) -> str:
-    """Returns the name of the common dtype of an operation's first two arguments; "" for none."""
+    """Returns the name of the common dtype of the first two arguments of an operation; "" if there are not
+    two, or they are no tensors or numbers.
+    """
     given = [operand.meta["val"] if isinstance(operand, torch.fx.Node) else operand for operand in operands]
     given = [1 if is_symbol(operand) else operand for operand in given]
     fits = len(given) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in given)
@@ -181,7 +187,7 @@ def common_dtype(operands: Sequence[Any]) -> str:
 
 
 def advice(operation: Any) -> str:
-    """Returns what to write instead of an unsupported operation; "" if it is not known."""
+    """Returns the text to write instead of an unsupported operation; "" if it is not known."""
     if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
         return draws.ADVICE
     name = getattr(operation, "__name__", "").split(".")[0]

@@ -127,7 +127,9 @@ class DifferentiableLayers:
         return carried(memories)
 
     def rounded(self, results: list[Any]) -> list[Any]:
-        """Returns the net's results with final memories in the module's dtypes, perhaps of half precision."""
+        """Returns the results of the net, its final memories in the dtypes of the module: a recurrence
+        carries memories in float32 if the module is in half precision.
+        """
         if self.net.program.rounded is None:
             return results
         outputs = self.net.outputs

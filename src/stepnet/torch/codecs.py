@@ -29,7 +29,9 @@ def codec_convolution(module: Any) -> Callable[..., Any]:
     has_norm = getattr(module, "norm_type", "") == "time_group_norm"
 
     def forward(hidden_states: Any, padding_cache: Any = None) -> Any:
-        """Computes the convolution with padding at both ends; raises `StepError` for a cache."""
+        """Computes the convolution of the sequences with zeros or copies of their steps at both ends; raises
+        `StepError` for a cache of the steps before them.
+        """
         if padding_cache is not None:
             raise refuse("a graph has streams in place of a padding_cache: leave it out, and use_streaming")
         pads = total - behind, behind + stride - 1
@@ -48,7 +50,9 @@ def mimi_transformer(module: Any) -> Callable[..., Any]:
     left_out = {"attention_mask", "position_ids", "past_key_values", "use_cache"}
 
     def forward(hidden_states: Any, **given: Any) -> Any:
-        """Computes the layers, each added to the steps; raises `StepError` for mask, cache, positions."""
+        """Computes the layers, each of which adds what it computes to the steps; raises `StepError` for a
+        mask, a cache and positions, which a graph has not.
+        """
         named = [name for name in left_out & given.keys() if given[name] not in (None, False)]
         if named:
             raise refuse(f"a graph runs whole sequences, each alone: leave out {' and '.join(sorted(named))}")
@@ -79,7 +83,9 @@ def rotations(module: Any, positions: Any) -> tuple[Any, Any]:
 
 
 def mimi_attention(module: Any) -> Callable[..., Any]:
-    """Makes the forward of a `MimiAttention` for traces, with its mask given."""
+    """Makes the forward of a `MimiAttention` for traces: `transformers` reads the number of steps to choose a
+    mask, which is given here.
+    """
     made = sys.modules[module.__class__.__module__]
 
     def forward(hidden_states: Any, attention_mask: Any, position_embeddings: Any, **_: Any) -> Any:

@@ -110,7 +110,10 @@ class TracedLayers:
                 member.__dict__.update(own)
 
     def hooked(self, name: str, module: Any) -> list[Any]:
-        """Registers hooks that keep `path` up to date in calls of a module; returns them to remove."""
+        """Registers hooks that keep `path` up to date when a module is called; returns them for removal.
+
+        name: the text for the module in `path`, with its class.
+        """
 
         def enter(*_: Any) -> None:
             """Adds the name of the module to the path of the current calls."""

@@ -113,7 +113,9 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Any:
-    """Replaces `torch.conv_transpose1d` in traces: adds a graph node, and returns its result."""
+    """Replaces `torch.conv_transpose1d` in the trace of a module: adds a graph node for the convolution over
+    steps; returns its result. The arguments are PyTorch's.
+    """
     numbers = [single(number) for number in (stride, dilation, padding, output_padding)]
     return torch.ops.stepnet.convolved_transposed(input, weight, bias, numbers, groups)
 
@@ -162,8 +164,8 @@ INDEX: Any = torch.Tensor.__getitem__
 
 
 def cuts_of(size: Any, part: Any) -> tuple[int, int, int] | None:
-    """Returns how many steps a slice leaves out ahead and behind, and its stride; None for a slice of
-    features or sequences, for one of all steps, and for the first or the last step.
+    """Returns the numbers of steps that a slice leaves out ahead and behind, and its stride; None for a slice
+    of features or sequences, for one of all steps, and for the first or the last step.
 
     size: the size of the axis, an integer for features.
     """

@@ -49,7 +49,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def in_operators(
     key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
 ) -> Any:
-    """Computes what the operator `recurrence` does, for gradients too, by other operators.
+    """Computes the results of the operator `recurrence`, for gradients too, by other operators.
 
     It takes the arguments of the operator, and does not read `place`. Values that it saves for gradients are
     empty, as operators of PyTorch save their own. Raises `InputError` for sequences that are no tensor with
@@ -252,7 +252,8 @@ def scan(
     last memories.
 
     step: gives (outputs, memories) of (x, memories, constants), and of the index of the step if `counted`.
-    data: the inputs [time, batch, ...]. memories: the initial ones. constants: what the step reads besides.
+    data: the inputs [time, batch, ...]. memories: the initial ones. constants: the other values that the step
+        reads.
     reverse: whether the sequences run from their last step.
     """
     count = len(memories)

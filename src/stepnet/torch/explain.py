@@ -76,7 +76,7 @@ def kind_of(module: Any) -> Callable[[Any], Model] | None:
 
 
 def model_of(module: Any, make: Callable[[Any], Model]) -> Model:
-    """Returns the model of a recurrent module; raises `InputError` for dtypes that do not run."""
+    """Returns the model of a recurrent module; raises `InputError` for dtypes that stepnet does not run."""
     floats = (tensor for tensor in module.parameters() if tensor.is_floating_point())
     if (why := dtypes_refused(floats)) is not None:
         raise InputError(f"{type(module).__name__} cannot be explained: {why}")
@@ -111,7 +111,7 @@ def section_of(title: str, module: Any) -> TitledSection:
 
 
 def rows_of(module: Any) -> Rows:
-    """Returns what runs a recurrent module on a GPU, by the kind of call."""
+    """Returns rows of kinds of calls, each with the code that runs a recurrent module on a GPU then."""
     if module.engine != "auto":
         return (("always", f"the engine that was asked for, {module.engine!r}"),)
     if isinstance(module, CellForward):

@@ -58,7 +58,8 @@ def differentiated(
 
 
 def call_of(passes: Passes, positions: Positions, tensors: Sequence[Any], is_on_host: bool) -> TensorCall:
-    """Returns what a call of a net on tensors runs. It is kept where sequences have the same lengths.
+    """Returns the `TensorCall` that a call of a net on tensors runs. It is kept where sequences have the same
+    lengths.
 
     is_on_host: whether the tensors are on the CPU. The other arguments are those of `QuickFunction.forward`.
     """
@@ -165,7 +166,10 @@ class QuickFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: TensorCall, *tensors: Any) -> tuple[Any, ...]:
-        """Runs the forward pass of a call on the net's inputs; returns results in its form."""
+        """Runs the net's forward pass; returns its results in the form of the call.
+
+        call: both passes, and where the steps of the sequences lie. tensors: the inputs of the net.
+        """
         ctx.call, small, net = call, call.small, call.passes.net
         count_products(net, call.positions)
         if small is not None:

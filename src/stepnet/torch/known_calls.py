@@ -73,8 +73,8 @@ def run_known(module: Any, data: Any) -> tuple[Any, Found | None]:
 def noted(
     module: Any, layers: DifferentiableLayers, data: Any, found: Found, kinds: int = 0
 ) -> list[Any] | None:
-    """Notes what calls of a kind run, and runs the first one: it saves the same tensors as later ones, as
-    activation checkpointing needs. Returns the outputs and last states.
+    """Notes a kind of calls, with its passes, and runs the first call: it saves the same tensors as
+    later ones, as activation checkpointing needs. Returns the outputs and last states.
 
     layers: those of the module, compiled. found: the weights, and the kind. kinds: as of
     `ResultLayout`. None for calls without gradients, of half precision, of no steps and on tensors that are

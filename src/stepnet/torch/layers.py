@@ -116,7 +116,9 @@ class LayerForward:
         )
 
     def tensors_and_settings(self: Any) -> tuple[list[Any], tuple[Any, ...]] | None:
-        """Returns parameters and settings of calls; None with dropout, or for parameters not in the list."""
+        """Returns the parameters, and the settings of which calls depend; None with dropout between layers,
+        and for parameters that are not those of PyTorch's own list.
+        """
         weights = tensors_named(self, self._flat_weights_names)
         if (self.training and self.dropout) or not all(map(operator.is_, weights, self._flat_weights)):
             return None
@@ -227,7 +229,9 @@ def in_form(module: Any, states: list[Any]) -> Any:
 
 
 def zeros(module: Any, sequences: ModuleSequences, data: Any) -> list[Any]:
-    """Makes initial states of zeros [layers x directions, batch, features]: h, and c of an LSTM."""
+    """Makes the initial states of a call without any: zeros [layers x directions, batch, features] in the
+    dtype of `data`, h, and c of an LSTM.
+    """
     count = module.num_layers * (2 if module.bidirectional else 1)
     features = [module.proj_size or module.hidden_size, module.hidden_size]
     kinds = features if module.mode == "LSTM" else features[:1]
@@ -265,7 +269,9 @@ def run_layers(
 
 
 def sizes_of(module: Any, dtype: Any) -> CellSizes:
-    """Reads the sizes and settings of a recurrent module, which determine its net."""
+    """Reads the sizes and settings of a recurrent module of torch.nn, which determine its net. dtype: the
+    dtype of its parameters.
+    """
     return CellSizes(
         module.mode,
         module.input_size,

@@ -164,7 +164,10 @@ def check_tools(value: Any) -> None:
 
 
 def check(layer: Any, names: tuple[str, ...], tensors: list[Any], value: Any) -> None:
-    """Raises `InputError` for a layer in a dtype or on a device in which it cannot run."""
+    """Raises `InputError` for a layer that was moved to a device or to a dtype in which it cannot run.
+
+    names, tensors: of the parameters. value: the input.
+    """
     weight = tensors[0]
     if weight.dtype not in DTYPES:
         raise InputError(refused(f"computes in float32, while its parameters are {weight.dtype}"))
@@ -202,7 +205,9 @@ class PackedLinear:
         self.net, self.order = self.general.fixed([*map(view_of, tensors)]), checked_engine(self.engine)
 
     def fits(self, layer: Any, value: Any, tensors: list[Any]) -> bool:
-        """Tells whether packed weights equal a layer's `tensors`, and can be multiplied with `value`."""
+        """Tells whether these packed weights still equal the weights of a layer and can be multiplied with an
+        input `value`. tensors: the weight, and the bias.
+        """
         return (
             type(value) in PLAIN
             and value.dtype is self.dtype
@@ -245,7 +250,10 @@ class PackedLinear:
 
 @lru_cache(MOST_KEPT)
 def net_of_linear(weights: Weights, inputs: int, outputs: int, dtype: str, has_bias: bool) -> ModelNet:
-    """Returns the net of linear layers over sequences of one step. weights: rounded to this dtype."""
+    """Returns the net of linear layers of these sizes, over sequences of one step.
+
+    weights: the dtype to which the weights are rounded. dtype: the dtype of the parameters.
+    """
     shapes = {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if has_bias else {})
     params = {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
     memory = {"x": Spec((inputs,), "float32"), "y": Spec((outputs,), "float32")}
@@ -256,8 +264,8 @@ def net_of_linear(weights: Weights, inputs: int, outputs: int, dtype: str, has_b
 def linear_step(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """Computes a linear layer as a step of a net, from one memory to another: y = x @ weight.T + bias.
 
-    memory: a dict of x [rows, in] and y [rows, out], of which y is not read. x: an input that is the output,
-    as each step has both.
+    memory: a dict of x [rows, in] and y [rows, out]; y is not read. x: an input that is the output, as each
+    step has both.
     """
     y = memory["x"] @ params["weight"].T
     return x, {"x": memory["x"], "y": y + params["bias"] if "bias" in params else y}

@@ -103,7 +103,9 @@ def reader(name: str, modules: Mapping[str, Any]) -> str | None:
 
 
 def refusal_of_parameters(parameters: list[Any]) -> str | None:
-    """Returns why a linear layer is left as it is: its class, device, dtype or sizes; or None."""
+    """Returns the reason why a linear layer with these parameters is left as it is: their class, device,
+    dtype or sizes; None if there is none.
+    """
     first = parameters[0]
     if any(type(tensor) not in PLAIN for tensor in parameters):
         return "its parameters are no plain tensors"

@@ -50,7 +50,7 @@ def is_of_user(error: BaseException) -> bool:
 
 
 def line_of_error(error: BaseException) -> str:
-    """Returns the innermost line of the user's code of an error, or in the current calls."""
+    """Returns the user's innermost line that an error passed through, or else that of the current calls."""
     passed = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     users = [(code, number) for code, number in passed if is_users(code)]
     return lines.line_of(*users[-1]) if users else line_of_call()

@@ -123,7 +123,7 @@ class MappedNet:
         )
 
     def tangent(self, moved: tuple[int, ...]) -> "MappedNet":
-        """Returns a run for tangents of results from those of the inputs at positions `moved`."""
+        """Returns a run for tangents of floating-point results, from inputs and tangents at `moved`."""
         axes = (MappedAxis(a.count, a.dims + tuple(a.dims[place] for place in moved)) for a in self.axes)
         return replace(self, net=self.net.tangent(moved), axes=tuple(axes), saves=None, reads=None)
 
@@ -195,7 +195,9 @@ class MappedNet:
         return tuple(place for place in wanted if self.net.inputs[place].extent == CONST)
 
     def run(self, passes: Passes | None, entry: tuple[int, ...], tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Runs one entry; returns its results. passes: the passes, of which it runs one; or None."""
+        """Runs one entry; returns its results. passes: the forward and backward pass, one of which it runs;
+        or None.
+        """
         if passes is not None and self.saves is not None:
             count_products(self.net, self.positions)
             made = run_forward(passes, self.positions, tensors)

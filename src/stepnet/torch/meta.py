@@ -28,13 +28,13 @@ def is_meta(value: Any) -> bool:
 
 
 def has_no_numbers(tensor: Any) -> bool:
-    """Tells whether a trace cannot read a tensor's numbers: another device, export, torch.func."""
+    """Tells whether a trace cannot read a tensor's numbers: off the CPU, in torch.export or torch.func."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return tensor.device.type != HOST or wrapped or isinstance(tensor, fakes.FakeTensor)
 
 
 def with_numbers(value: Any) -> Any:
-    """Returns a tensor on the CPU as an example, zeros for one on "meta"; others unchanged."""
+    """Returns a tensor on the CPU as an example: zeros for "meta", else a copy; other values as they are."""
     if not isinstance(value, torch.Tensor) or value.device.type == HOST:
         return value
     return torch.zeros(value.shape, dtype=value.dtype, device=HOST) if value.is_meta else value.cpu()

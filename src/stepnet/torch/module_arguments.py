@@ -72,7 +72,9 @@ class ModuleArgument:
             )
 
         def spec(tensor: Any) -> Spec:
-            """Returns the `Spec` of a tensor: dtype, and sizes without sequences and steps."""
+            """Returns the `Spec` (sizes of the features, dtype) of a tensor of the argument: its sizes
+            without the axes of sequences and steps.
+            """
             sizes = [
                 size for place, size in enumerate(tensor.shape) if letters[place : place + 1] in ("", "_")
             ]

@@ -158,7 +158,7 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 
 def single_or_dict(parts: dict[str, Any]) -> Any:
-    """Returns the value of a dict with one entry, None for an empty one, any other unchanged."""
+    """Returns the value of a dict of one entry, None for {}, else the dict: as a `Graph` takes them."""
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
 
@@ -293,15 +293,19 @@ class ModuleWithStatics(TracedModule):
 
 
 def axes_in(sizes: tuple[int | str, ...]) -> tuple[Axis, ...]:
-    """Makes axes from sizes: a number is a feature, a name such as "steps" sequences or steps."""
+    """Makes a tensor's named axes from sizes: a number is a feature, a name such as "steps" is that axis."""
     return tuple((size,) for size in sizes)
 
 
 def tensors_of(output: Any) -> Any:
-    """Replaces packed sequences in an output by their data; raises `StepError` for no tensor."""
+    """Replaces packed sequences in a module's output by their data; raises `StepError` for an output that is
+    no tensor. Structures such as dicts are kept.
+    """
 
     def tensor(leaf: Any) -> Any:
-        """Returns the tensor of a leaf of the output, or a packed one's data; else raises `StepError`."""
+        """Returns the tensor of one leaf of a module's output: the data of a packed sequence, else the leaf
+        itself; raises `StepError` for other leaves than tensors.
+        """
         if isinstance(leaf, PackedSequence):
             return leaf.data
         if not isinstance(leaf, torch.Tensor):

@@ -37,7 +37,9 @@ def group_norm_of_features(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> Any:
-    """Computes `group_norm` in a step from basic operations. cudnn_enabled: ignored."""
+    """Computes `torch.nn.functional.group_norm` in the trace of a step, whose rows have features alone, from
+    basic operations. cudnn_enabled: ignored.
+    """
     groups = input.reshape(input.shape[0], num_groups, -1)
     centred = groups - groups.mean(-1, keepdim=True)
     deviation = torch.sqrt((centred * centred).mean(-1, keepdim=True) + eps)
@@ -48,7 +50,9 @@ def group_norm_of_features(
 
 
 def instance_norm(grouped: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes the function that replaces `instance_norm` in traces. grouped: does so for group norms."""
+    """Makes the function that replaces `torch.nn.functional.instance_norm` in traces. grouped: the function
+    that replaces a group norm.
+    """
 
     def rule(
         input: Any,  # noqa: A002 - PyTorch's name

@@ -130,7 +130,7 @@ def operator_results(
     """Adds PyTorch's operator for a net to the graph that is made; returns the net's results, followed by
     values that the graph saves for gradients.
 
-    inputs: those of the net, the sequences first. The other arguments are those of `in_graph`.
+    inputs: the inputs of the net, the sequences first. The other arguments are those of `in_graph`.
     """
     # Under a transform the compiler stops at the next line, which its message quotes; torch.export goes on.
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
@@ -145,7 +145,11 @@ def operator_results(
 
 
 def reason_in_graph(module: Any, key: str, device: Any) -> str:
-    """Returns why PyTorch's own operations run a module in a graph; "" if stepnet's does."""
+    """Returns why PyTorch's own operations run a module in a graph for tensors on a device; "" if stepnet's
+    operator does.
+
+    key: the name of the module in graphs.
+    """
     if device.type == HOST or not makes_graph():
         return ""
     if module.checkpoint is not None:
@@ -248,7 +252,7 @@ def positions_of_saved(
 ) -> Positions:
     """Returns the positions of the sequences of a backward pass.
 
-    inputs: those of the net, the cotangents of its floating-point results, and the saved values.
+    inputs: the inputs of the net, the cotangents of its floating-point results, and the saved values.
 
     Raises `InputError` if a hook on saved tensors changed the shape or the dtype of one: a graph passes on
     what a hook gives.
@@ -405,12 +409,12 @@ def products(data: Any, count: int) -> None:
 
 
 def counted(key: str, form: str, place: Any, wanted: Any, inputs: Any, out_val: Any = None) -> int:
-    """Counts the operations of `recurrence`'s matrix products, by its arguments and not `out_val`."""
+    """Counts the operations in matrix products of the operator `recurrence`, by its arguments."""
     return runnable_of(key).net.products(SequencePlaces.of_operator(form, place).positions(inputs[0]))
 
 
 def backward_counted(key: str, form: str, place: Any, wanted: Any, inputs: Any, out_val: Any = None) -> int:
-    """Counts the operations of `recurrence_backward`'s matrix products, by its arguments."""
+    """Counts the operations in matrix products of the operator `recurrence_backward`, by its arguments."""
     positions = SequencePlaces.of_operator(form, place).positions(inputs[0])
     return runnable_of(key).net.products(positions, tuple(wanted))
 

@@ -61,13 +61,13 @@ class HostPlace:
         return list(map(array_of, tensors))
 
     def tensors(self, arrays: Sequence[Any], known: Sequence[Any]) -> tuple[Any, ...]:
-        """Makes tensors of results. known: the arrays of the inputs, of which results are copied."""
+        """Makes tensors of results. known: the arrays of the inputs, copied if returned."""
         return as_tensors(arrays, known)
 
 
 @dataclass(frozen=True)
 class TensorRoom:
-    """Memory of PyTorch for an engine: a tensor of bytes, from its byte `offset` on."""
+    """Memory that PyTorch allocated, for an engine: a tensor of bytes, from its byte `offset` on."""
 
     tensor: Any
     address: int
@@ -112,11 +112,16 @@ class DevicePlace:
         return TensorRoom(tensor, tensor.data_ptr() + offset, offset)
 
     def arrays(self, tensors: Sequence[Any]) -> list[Any]:
-        """Returns arrays where tensors lie, without gaps; raises `InputError` for another device."""
+        """Returns arrays where the tensors lie, copied on the device if they have gaps; None stays None.
+        Raises `InputError` for a tensor on another device.
+        """
         return [None if tensor is None else self.array_of(tensor) for tensor in tensors]
 
     def filled(self, tensors: Sequence[Any], types: Sequence[Type], rows: int) -> Sequence[Any]:
-        """Returns the inputs of a net, with zeros on the device for memories that are None."""
+        """Returns the inputs of a net of these types, with zeros on the device for memories that are None.
+
+        rows: the number of sequences.
+        """
         return [
             torch.zeros((rows, *type_.shape), dtype=getattr(torch, type_.dtype), device=self.device)
             if tensor is None
@@ -127,7 +132,9 @@ class DevicePlace:
     kept = arrays
 
     def array_of(self, tensor: Any) -> Any:
-        """Returns an array where a tensor lies; raises `InputError` for another device or parts."""
+        """Returns an array where a tensor lies. Raises `InputError` for a tensor on another device, and for
+        one that consists of others, such as a DTensor.
+        """
         check_plain(tensor)
         if tensor.device != self.device:
             raise InputError(

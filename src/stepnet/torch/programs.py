@@ -61,7 +61,9 @@ def program_graph(model: Any, arguments: Any, axes: Any, lengths: Any) -> Graph:
 
 
 def exported(module: Any, example: Any, title: str) -> Any:
-    """Exports an exported module again for an example; raises `InputError` if PyTorch cannot."""
+    """Exports a module that torch.export made, again, for an example call; raises `InputError` if PyTorch
+    cannot. title: the name of its class, for messages.
+    """
     given, named = call_of(example)
     try:
         return torch.export.export(module, given, named)

@@ -111,13 +111,16 @@ def attributes(module: Any, ignored: frozenset[str]) -> ReadSource:
 
 
 def computed_weights(module: Any) -> dict[str, Any]:
-    """Returns by name the attributes that weight_norm or spectral_norm computes ahead of each call."""
+    """Returns by name the attributes that weight_norm or spectral_norm computes before each call."""
     hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, NORMS)]
     return {hook.name: module.__dict__[hook.name] for hook in hooks if hook.name in module.__dict__}
 
 
 def check_others(found: Reads) -> None:
-    """Raises `InputError` if a step reads a tensor with a gradient that is no parameter."""
+    """Raises `InputError` if a step reads a tensor that requires a gradient but is not one of its parameters.
+
+    found: the values that the step reads, by name.
+    """
     for name, value in found.values.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
             raise InputError(

@@ -58,7 +58,9 @@ class LayerNormLSTMCell(nn.Module):
     """One step of `LayerNormLSTM`."""
 
     def __init__(self, inputs: int, hidden: int, eps: float) -> None:
-        """Creates the matrices and norms of an LSTM with layer norms. eps: added to variances."""
+        """Creates the matrices and the layer norms of an LSTM cell with layer normalisation. eps: a number
+        that is added to variances.
+        """
         super().__init__()  # type: ignore[misc]
         self.from_x = nn.Linear(inputs, 4 * hidden, bias=False)
         self.from_h = nn.Linear(hidden, 4 * hidden, bias=False)
@@ -107,7 +109,9 @@ class ZoneoutGRUCell(nn.Module):
         self.cell = nn.GRUCell(inputs, hidden)
 
     def forward(self, x: Any, h: Any) -> Any:
-        """Computes a zoneout step: the next h mixed with h, by the mask in x, or by `zoneout`."""
+        """Computes a step of the GRU with zoneout: the next h, a mix of h and the GRU's. In training, the
+        mask in x says where h stays; otherwise `zoneout` is the share of h.
+        """
         mask = x[..., self.inputs :] if self.training else self.zoneout
         return mask * h + (1 - mask) * self.cell(x[..., : self.inputs], h)
 

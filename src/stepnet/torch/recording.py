@@ -48,7 +48,9 @@ def exports_to_onnx() -> bool:
 
 
 def in_onnx_export() -> bool:
-    """Tells whether torch.onnx.export runs, also to torch.compile's tracer, which it tries second."""
+    """Tells whether torch.onnx.export runs, also to the tracer of torch.compile, for which
+    `is_in_onnx_export` is constantly False.
+    """
     if torch.compiler.is_dynamo_compiling():
         return onnx_flags._is_onnx_exporting
     return torch.onnx.is_in_onnx_export()
@@ -102,7 +104,9 @@ def fx_proxies(arguments: Any) -> list[Any]:
 
 
 def check_no_proxy(value: Any) -> None:
-    """Raises `InputError` for a proxy of torch.fx.symbolic_trace, which has no operations."""
+    """Raises `InputError` for a proxy of torch.fx.symbolic_trace, which a module gets if it is traced itself:
+    it has no operations of PyTorch for a graph.
+    """
     if isinstance(value, fx.Proxy):
         raise InputError(
             "torch.fx.symbolic_trace cannot record a module of stepnet.torch itself, which has no operations "

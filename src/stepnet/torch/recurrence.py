@@ -85,7 +85,7 @@ MEANT = {
 dispatch: Any = pytorch("torch.utils._python_dispatch")
 functorch: Any = pytorch("torch._functorch.pyfunctorch")
 RUNNABLE = "_runnable"
-"""Attribute in which a module keeps its compiled steps, by what each was traced for."""
+"""Attribute in which a module keeps its compiled steps, by the arguments that each was traced for."""
 LOWERED = "_lowered"
 """Attribute in which a module keeps the dtypes of its step's results under autocast."""
 
@@ -142,7 +142,9 @@ class Recurrence(torch.nn.Module):
         engine: Asked = "auto",
         saved: str | None = None,
     ) -> None:
-        """Traces a step to check it, registers its parameters with the module, and compiles it."""
+        """Traces a step to check it, registers its parameters with the module, and compiles it. The arguments
+        are those of the class.
+        """
         super().__init__()  # type: ignore[misc]
         self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint, self.engine = checked_checkpoint(checkpoint), checked_engine(engine)
@@ -185,7 +187,9 @@ class Recurrence(torch.nn.Module):
         return run(self, input, state, statics, graph, found)
 
     def tensors_and_settings(self) -> tuple[list[Any], tuple[Any, ...]] | None:
-        """Returns the parameters and buffers, and settings of calls; None for a step with statics."""
+        """Returns the parameters and buffers, and the settings of which calls depend; None for a step that
+        takes statics (values for all steps).
+        """
         if self._example[2] is not None:
             return None
         return [*self.tensors.values()], (self.training, self.reverse, self.reads)
@@ -370,7 +374,10 @@ class Recurrence(torch.nn.Module):
         return outputs, [made.to(given.dtype) for made, given in zip(last, inputs, strict=False)]
 
     def step_on(self, tensors: dict[str, Any]) -> Callable[..., tuple[Any, Any]]:
-        """Returns the step as (x, memory, index, statics=) -> (output, memory) of tensors."""
+        """Returns the user's step as a function (x, memory, index, statics=) -> (output, memory) of tensors.
+
+        tensors: the parameters and buffers that it reads, by name.
+        """
         if self.cell is None:
             function, params = OfFunction(cast("Any", self.step)), tensors or None
         else:
@@ -404,7 +411,9 @@ class Recurrence(torch.nn.Module):
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """The tensors that the step reads, by name: of a cell with buffers, or of a function."""
+        """The tensors that the step of this recurrent module reads, by name: the parameters and buffers of a
+        cell, or the parameters of a function.
+        """
         if self.cell is not None:
             return dict(tensors_of(self.cell))
         params: Any = self._modules["params"]  # PyTorch takes a microsecond for `self.params`
@@ -419,7 +428,7 @@ class Recurrence(torch.nn.Module):
     # ---- what runs it --------------------------------------------------------------------------------------
 
     def enter(self) -> DifferentiableLayers:
-        """Returns the compiled step, registered at the first call under a name for PyTorch's graphs."""
+        """Returns the compiled step; the first call registers the module by name for PyTorch's graphs."""
         if "_name" not in self.__dict__:
             self._name = registered(self)
         return self.runnable(list(self.tensors.values()))
@@ -456,7 +465,9 @@ class Recurrence(torch.nn.Module):
 
     @contextmanager
     def in_mode(self, training: bool) -> Generator[None]:
-        """Returns a context with the module in one mode; all its modules have their own again after it."""
+        """Returns a context in which the module is in training or in evaluation mode; all its modules have
+        their own modes again after it.
+        """
         if training == self.training:
             yield
             return
@@ -485,7 +496,7 @@ class Recurrence(torch.nn.Module):
         return trace(step, example, statics=statics, reverse=self.reverse)
 
     def traced(self, tensors: list[Any], sizes: list[tuple[int, ...]]) -> DifferentiableLayers:
-        """Traces and compiles the step with these tensors, for statics with features of these sizes."""
+        """Traces and compiles the step with these parameters and buffers, for statics of these features."""
         return DifferentiableLayers.of(self.rnn(tensors, sizes))
 
     def prepare(self) -> None:
@@ -519,7 +530,9 @@ class Recurrence(torch.nn.Module):
         return f"batch_first={self.batch_first}{text_of_engine(self.engine)}{text_of_refusal(self)}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the state to copy or pickle, without the program, which a copy compiles again."""
+        """Returns the state of this module to copy or pickle, without the compiled program, which a copy
+        compiles again.
+        """
         return {
             name: value
             for name, value in self.__dict__.items()
@@ -545,7 +558,7 @@ def dtypes_of_step(
     """Returns the names of the dtypes that the outputs and states of a `Recurrence` have under autocast.
 
     name: of the module, by which graphs find it. device, number: the type and the number of the device.
-    lower: the dtype of autocast. dtypes: those of the sequences, the states if given, and the statics.
+    lower: the dtype of autocast. dtypes: the dtypes of the sequences, the states if given, and the statics.
     """
     module: Recurrence = MODULES[name]
     known: dict[Any, tuple[str, ...]] = module.__dict__.setdefault(LOWERED, {})

@@ -119,7 +119,9 @@ def refused(message: str) -> Callable[..., Any]:
 
 
 def dropped(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Replaces dropout in a step's trace: returns x, or raises `StepError` in training with p > 0."""
+    """Replaces dropout in the trace of a step: returns x in evaluation; raises `StepError` in training, if p
+    is not 0. `inplace` is ignored, as the result is x itself.
+    """
     if training and p > 0:
         raise StepError(
             "dropout draws anew at every step: call .eval() on the module, or multiply by a mask that is "
@@ -154,7 +156,9 @@ def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 def refuse_grad_mode(enabled: Any) -> Any:
-    """Raises `StepError` where a step turns gradients on or off, which a graph cannot express."""
+    """Raises `StepError` where a step turns gradients on or off, as torch.no_grad does: a graph of operations
+    cannot express that. enabled: whether they are turned on.
+    """
     raise StepError(
         "a step cannot turn gradients off or on for a part of it, as torch.no_grad does: write "
         "x.detach() for each value that should pass no gradient"

@@ -116,7 +116,9 @@ class Scan(torch.nn.Module):
         engine: Asked = "auto",
         saved: str | None = None,
     ) -> None:
-        """Checks the arguments, and copies the parameters of the recurrence to the module."""
+        """Checks the arguments of a module that runs the recurrence `rnn`, and copies the recurrence's
+        parameters to parameters of the module.
+        """
         super().__init__()  # type: ignore[misc]
         if not isinstance(cast("Any", rnn), RNN):
             raise InputError(
@@ -237,7 +239,9 @@ class Scan(torch.nn.Module):
         return rebuild(self._rnn.params, values)
 
     def nets_for(self, tensors: list[Any]) -> ModelNets[RNN]:
-        """Returns the compiled nets for parameters of these shapes and dtypes, cached for a few."""
+        """Returns the compiled nets of the recurrence for parameters with the shapes and dtypes of `tensors`;
+        those for the latest few are cached.
+        """
         key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
         nets = self.__dict__.setdefault(KEPT, OrderedDict[Any, ModelNets[RNN]]())
 
@@ -315,7 +319,9 @@ def checked_tensors(value: Any, what: str, devices: Collection[str]) -> Any:
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
 
     def tensor_of(tensor: Any) -> Any:
-        """Checks a tensor; raises `InputError`. Returns it, in float32 if in half under autocast."""
+        """Checks one tensor: type, dtype, device and layout; raises `InputError` for others. Returns it, in
+        float32 if it is in half precision under autocast.
+        """
         name = next(names)
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")
@@ -396,7 +402,7 @@ def check_padded(value: Any, what: str) -> None:
 
 
 def blank_of(tensor: Any) -> Any:
-    """Makes an uninitialised array of a tensor's shape and dtype, to find and trace programs."""
+    """Makes an array of a tensor's shape and dtype, to find programs: torch.func's have no numbers."""
     return np.empty(tensor.shape, DTYPES[tensor.dtype])
 
 

@@ -25,7 +25,7 @@ from stepnet.torch.sequences import DEVICES, SequencePlaces, is_autocast, runs_o
 
 torch: Any = pytorch("torch")
 IN_GRAPHS = "_in_graphs"
-"""Attribute in which a `Scan` keeps the nets that graphs name, by what they were made for."""
+"""Attribute in which a `Scan` keeps the nets that graphs name, by the arguments that they were made for."""
 
 
 class NetFacts(NamedTuple):
@@ -46,7 +46,10 @@ class NetFacts(NamedTuple):
 
 
 def has_plain_tensors(x: Any, initial: Any, statics: Any, engine: Asked) -> bool:
-    """Tells whether a graph takes the arguments of a `Scan`; for others a call raises errors."""
+    """Tells whether a graph takes the arguments of a `Scan`, tensors; for others a call raises errors.
+
+    engine: the engines of the module, which must take the tensors where they lie.
+    """
     pairs = [(tensor, 2) for tensor in leaves(x)] + [(tensor, 1) for tensor in leaves((initial, statics))]
     return bool(leaves(x)) and all(
         isinstance(tensor, torch.Tensor)

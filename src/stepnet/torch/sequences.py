@@ -205,7 +205,7 @@ def untracked(tensor: Any, what: str) -> Array:
 
 
 def check_capture(what: str, is_captured: bool) -> None:
-    """Raises `InputError` for numbers of a GPU, called `what`, to be read while a graph is captured."""
+    """Raises `InputError` for a GPU's numbers, named `what`, that the host would read during a capture."""
     if is_captured:
         raise InputError(CAPTURED.format(what))
 
@@ -258,7 +258,7 @@ def unchanged(outputs: Any) -> Any:
 
 @lru_cache(MOST_KEPT)
 def dense_positions(first: int, second: int, time_major: bool) -> Positions:
-    """Returns the cached positions of sequences of equal length, with data [first, second, ...]."""
+    """Returns the cached positions of sequences of equal length. time_major: for data [time, batch, ...]."""
     rows, time = (second, first) if time_major else (first, second)
     return Positions.padded(np.full(rows, time, np.int64), time, time_major)
 
@@ -378,7 +378,9 @@ def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
 
 
 def dtypes_refused(parameters: Iterable[Any]) -> str | None:
-    """Returns why stepnet cannot run these parameters: dtypes that are not in `DTYPES`; or None."""
+    """Returns the reason why stepnet cannot run a module with these parameters: dtypes that are not in
+    `DTYPES`. None if it can.
+    """
     dtypes = {str(tensor.dtype) for tensor in parameters if tensor.dtype not in DTYPES}
     if not dtypes:
         return None
@@ -450,7 +452,7 @@ def has_own_functions(tensors: Iterable[Any]) -> bool:
 
 
 def runs_on(device: Any, engine: Asked) -> bool:
-    """Tells whether a module's engines take tensors on a device; elsewhere PyTorch's own run."""
+    """Tells whether a module's engines take tensors on a device; elsewhere PyTorch's own operations run."""
     return device.type == HOST or is_taken(device.type, device.index or 0, engine)
 
 
@@ -486,13 +488,13 @@ def run_or(module: Any, device: Any, reason: str, run: Callable[[], Any], theirs
 
 
 def text_of_refusal(module: Any) -> str:
-    """Returns what the `repr` of a module ends with if PyTorch's own operations ran it on a device: why."""
+    """Returns the end of a module's `repr` if PyTorch's own operations ran it on a device: the reason."""
     reason = module.__dict__.get(REFUSED, "")
     return f", run by PyTorch: {reason.splitlines()[-1].strip()}" if reason else ""
 
 
 def text_of_engine(engine: Asked) -> str:
-    """Returns what the `repr` of a module ends with: its engines, if they are not left to stepnet.
+    """Returns the end of a module's `repr`: its engines, if they are not left to stepnet.
 
     >>> text_of_engine("auto"), text_of_engine("interpret")
     ('', ", engine='interpret'")

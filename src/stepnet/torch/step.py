@@ -90,7 +90,9 @@ def replayed(graph: AtenGraph, arguments: Sequence[Traced], place: str) -> list[
 
 
 def checked_result(output: Any) -> Traced:
-    """Returns the value of a step's result; raises `StepError` unless it is [rows, features...]."""
+    """Returns the value of the net that a result of a step stands for, without its named axes; raises
+    `StepError` unless these are [rows, features...].
+    """
     if not isinstance(output, Placed) or any(symbols_in((axis,)) for axis in output.axes if axis != BATCH):
         raise refuse("a result of the step mixes rows: it is [rows, features...]")
     if BATCH in output.axes[1:]:

@@ -55,7 +55,9 @@ class CellForward:
             self.engine = order
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
-        """Runs a step on `input` from `hx`; returns the next state. Else calls torch.nn's own forward."""
+        """Runs a step of a cell on `input` from the state `hx`; returns the next state, as torch.nn's cell
+        does. Calls torch.nn's own forward where stepnet cannot run.
+        """
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, data_of(input), hx)
@@ -102,7 +104,7 @@ def states_of(module: Any, mode: str, value: Any, hx: Any) -> list[Any]:
 
 def has_step_shapes(module: Any, mode: str, value: Any, states: list[Any]) -> bool:
     """Tells whether the input `value` and the states have the shapes of one step of a cell, and no size is
-    zero, so that machine code can run it. mode: that of the cell; a mode without a net is False.
+    zero, so that machine code can run it. mode: the mode of the cell; a mode without a net is False.
     """
     if not (module.input_size and module.hidden_size):
         return False
@@ -138,7 +140,7 @@ def next_states(
 
 
 def sizes_of_cell(module: Any, dtype: Any = None) -> CellSizes:
-    """Reads the sizes and settings of a cell. dtype: in which it runs; None for its parameters'."""
+    """Reads the sizes and settings of a cell, which determine its net. dtype: to run in; None for its own."""
     kind = DTYPES[module.weight_hh.dtype if dtype is None else dtype]
     return CellSizes(mode_of(module), module.input_size, module.hidden_size, bias=module.bias, dtype=kind)
 

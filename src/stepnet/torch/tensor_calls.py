@@ -31,7 +31,7 @@ SMALL = 3 * 2**19
 UNREAD = 1
 """Stands for the address of a memory of zeros that calls do not give: no value is read there."""
 like_of: Any = attrgetter("shape", "dtype", "device")
-"""Returns what `torch.zeros` makes a tensor like another one of."""
+"""Returns the arguments by which `torch.zeros` makes a tensor like another one."""
 ROOM: Any = torch.empty_like
 """Allocates a tensor like one that `like` made. PyTorch takes half as long as for a shape and a dtype."""
 
@@ -55,7 +55,7 @@ class ResultLayout(NamedTuple):
     kinds: int = 0
 
     def flat(self, tensors: Sequence[Any]) -> list[Any]:
-        """Returns the inputs of the net, of which the first is the data of the module."""
+        """Returns the inputs of the net; the first one is the data of the module."""
         data, *others = tensors
         return [data.flatten(0, 1), *others] if self.lead else [data, *others]
 
@@ -75,7 +75,9 @@ class ResultLayout(NamedTuple):
         return [*flat, *[memory for layer in layers for memory in layer]]
 
     def placed(self, specs: Sequence[Spec]) -> tuple[list[Any], list[Place]]:
-        """Returns tensors like the module's results, and where each result of the net is in them."""
+        """Returns tensors like the results of the module, and where each result of the net is in them. specs:
+        the shapes and dtypes of the net's.
+        """
         own = [((*self.lead, *shape[1:]), dtype) for shape, dtype in specs[: self.outputs]]
         last, kinds, first = specs[self.outputs :], self.kinds or len(specs), len(own)
         if self.kinds:
@@ -225,8 +227,10 @@ class SmallCall(NamedTuple):
 
     def backward(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...] | None:
         """Runs the backward pass; returns the gradients for the autograd function. None if no call is
-        prepared and free, or if a tensor lends no memory. saved: the inputs and the saved tensors.
-        cotangents: of the module's results, of which None is zeros.
+        prepared and free, or if a tensor lends no memory.
+
+        saved: the inputs and the saved tensors. cotangents: the cotangents of the module's results; None for
+        zeros.
         """
         made, tensors = [*map(ROOM, self.gradients)], [*saved, *cotangents]
         is_done = not are_negated(tensors) and self.second([*tensors, *made])
@@ -236,7 +240,7 @@ class SmallCall(NamedTuple):
         return self.by_input(made)
 
     def values(self, saved: Sequence[Any]) -> list[Any]:
-        """Returns the values that the backward pass reads as parts of what was saved besides inputs."""
+        """Returns the values that the backward pass reads: views of the saved tensors behind the inputs."""
         return [
             saved[place]
             .reshape(-1)

@@ -239,7 +239,10 @@ def held_by(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class OfModule:
-    """Step made of a cell module, (x, state) -> (output, state). state: an example of it."""
+    """Step made of a cell module: calls it as a function from (x, state) to (output, state).
+
+    state: an example of its state, for the structure.
+    """
 
     module: Any
     state: Any
@@ -272,7 +275,9 @@ def tensors_of(module: Any) -> list[tuple[str, Any]]:
 
 
 def first_names(module: Any) -> dict[str, str]:
-    """Maps each name of a module's tensors to the first one of the same tensor, for tied ones."""
+    """Maps each name of a parameter or buffer of a module to the first name of the same tensor: tied tensors
+    have several names, and a step has them once.
+    """
     first = {id(tensor): name for name, tensor in tensors_of(module)}
     names: dict[str, str] = {}
     for inner, member in module.named_modules():

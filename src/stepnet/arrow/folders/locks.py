@@ -67,7 +67,7 @@ def locked_folder(folder: Path) -> Generator[None]:
 
 
 def locked(number: int, path: Path) -> FileLock:
-    """Locks what is open at a path by `flock`. number: its descriptor, which is closed if that fails. Raises
+    """Locks the open file of a path by `flock`. number: its descriptor, which is closed if that fails. Raises
     `FileError` if another process has locked it, or has just renamed it.
     """
     assert fcntl is not None
@@ -99,5 +99,5 @@ def locked_beside(lock: Path, path: Path) -> FileLock:
 
 
 def in_use(path: Path, otherwise: str = "") -> FileError:
-    """Makes the error for a path to which another process writes. otherwise: what to do if none does."""
+    """Makes the error for a path to which another process writes. otherwise: the action if none does."""
     return FileError(f"{path}: another process is writing here; wait for it, or stop it{otherwise}")

@@ -38,7 +38,7 @@ class ResultRecord:
 
     mark: the metadata on its model, options and input, stored before its rows. first: the number of the first
     row in the input. rows: the number of rows that were read. bad: the number of these that failed. time: the
-    input's modification time, in nanoseconds. checksum: that of the bytes of these rows in the input.
+    input's modification time, in nanoseconds. checksum: the checksum of the bytes of these rows in the input.
     """
 
     mark: dict[str, Any]

@@ -133,7 +133,7 @@ def threads(
 
 @dataclass(frozen=True)
 class End:
-    """Message that the rows of a result are complete. checksum: that of their bytes in the input."""
+    """Message that the rows of a result are complete. checksum: the checksum of their bytes in the input."""
 
     job: Job
     checksum: int

@@ -310,8 +310,8 @@ def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> in
 
 
 def numbers_in(source: Any, name: str, group: int) -> int:
-    """Returns how many numbers the column `name` has in a row group of a Parquet file, numbers inside lists
-    included. source: pyarrow's `ParquetFile`.
+    """Returns the number of numbers that the column `name` has in a row group of a Parquet file, numbers
+    inside lists included. source: pyarrow's `ParquetFile`.
     """
     check_group(source, group, name)
     metadata = source.metadata

@@ -37,7 +37,7 @@ class Health:
     limits the threads, or why their number cannot be found. cache: where compiled code is stored, or why it
     is not. engines: for each engine why it does not run a small recurrence; None if it does. packages:
     versions by name; None for a missing package. missing: the command that installs each optional package
-    that is missing. problems: what is wrong.
+    that is missing. problems: the faults that were found.
     """
 
     stepnet: str

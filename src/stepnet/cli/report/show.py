@@ -51,7 +51,7 @@ class ShownFile:
 
     def show(self) -> dict[str, Any]:
         """Prints the summary of the model of the file, and its recurrent modules; returns both as plain
-        values: what `show_modules` returns, and the "summary".
+        values: the dict that `show_modules` returns, and the "summary".
 
         A .stepnet file and a program of PaddlePaddle have no modules; `html` is then a drawing of the model,
         as it is for other whole models without recurrent layers. A file that is not read whole has no

@@ -58,8 +58,8 @@ def compare_sides(
     any_steps: bool = False,
 ) -> Comparison:
     """Compares the weights or models of two sides, each a file or the name of a layout (the arrangement of
-    weights of one framework). choice: how to read files, and which layers. seed: that of random sequences and
-    weights.
+    weights of one framework). choice: how to read files, and which layers. seed: the seed of random sequences
+    and weights.
 
     Two files that specify whole models are compared whole, unless `recurrent_only`, and so are their
     recurrent layers if they correspond. Of other files, modules of equal names are compared, or else all in

@@ -90,7 +90,9 @@ def text_and_free(text: ctypes.c_wchar_p) -> str:
 
 
 def security_text(path: str) -> str:
-    """Reads the owner and access list of a folder as text of Windows; raises `OSError` without them."""
+    """Reads the owner and the access list of a folder, as text in the form that Windows writes them. Raises
+    `OSError` if Windows does not give them.
+    """
     descriptor, text = ctypes.c_void_p(), ctypes.c_wchar_p()
     what = ctypes.c_wchar_p(path), FILE_OBJECT, OWNER_AND_LIST, None, None, None, None
     check(not called("advapi32", "GetNamedSecurityInfoW", *what, ctypes.byref(descriptor)))
@@ -104,7 +106,9 @@ def security_text(path: str) -> str:
 
 @cache
 def current_user() -> str:
-    """Returns the user's identifier on Windows, such as S-1-5-21-7-1001; raises `OSError` without one."""
+    """Returns the identifier of the user of this process on Windows, such as S-1-5-21-7-1001; raises
+    `OSError` if it cannot be read.
+    """
     token, size, text = ctypes.c_void_p(), ctypes.c_uint32(), ctypes.c_wchar_p()
     process = ctypes.c_void_p(called("kernel32", "GetCurrentProcess"))
     check(called("advapi32", "OpenProcessToken", process, TOKEN_QUERY, ctypes.byref(token)))

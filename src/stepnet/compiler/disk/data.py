@@ -59,7 +59,10 @@ class Serializer:
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
     def unpacked(self, data: bytes, given: Sequence[Any] = ()) -> Any:
-        """Restores a value that `packed` wrote; raises `NotDataError`. given: objects, as for `packed`."""
+        """Restores a value from the bytes that `packed` made. Raises `NotDataError` for others.
+
+        given: the objects in place of those that `packed` was given, in the same order.
+        """
         try:
             end = HEAD + int.from_bytes(data[:HEAD], "little")
             document = json.loads(data[HEAD:end])
@@ -112,8 +115,8 @@ class ValueWriter:
         self.size = 0
 
     def to_json(self, value: Any) -> Any:
-        """Converts a value to what `json` can write. Anything but plain values and tuples becomes a dict with
-        one key, a letter for its type.
+        """Converts a value to values that `json` can write. Anything but plain values and tuples becomes a
+        dict with one key, a letter for its type.
 
         Objects of the serializer's classes are added to the table `rows`, arrays and bytes to `blobs`, and
         the JSON refers to them. Raises `NotDataError` for objects of other classes.

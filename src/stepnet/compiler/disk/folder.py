@@ -49,7 +49,7 @@ class OpenFolder:
     descriptor: int | None
 
     def at(self, name: str) -> str:
-        """Returns what the system opens for a file's name: the name if the folder is open, else a path."""
+        """Returns the argument by which a file is opened: the name if the folder is open, else a path."""
         return name if self.descriptor is not None else os.path.join(self.path, name)
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> int:
@@ -66,7 +66,7 @@ class OpenFolder:
         return os.listdir(self.path if self.descriptor is None else self.descriptor)
 
     def status(self, name: str) -> os.stat_result:
-        """Returns the status of what has a name in the folder; of a link, that of the link itself."""
+        """Returns the status of the entry of a name in the folder; for a link, that of the link itself."""
         return os.stat(self.at(name), dir_fd=self.descriptor, follow_symlinks=False)
 
     def own_status(self) -> os.stat_result:
@@ -83,7 +83,7 @@ class OpenFolder:
             os.unlink(self.at(name), dir_fd=self.descriptor)
 
     def accepts(self, status: os.stat_result) -> bool:
-        """Tells whether a file of the folder is private to the user. status: that of the open file. On
+        """Tells whether a file of the folder is private to the user. status: the status of the open file. On
         Windows it is, as files have the access list of their folder.
         """
         return self.descriptor is None or not_private(status) is None
@@ -91,7 +91,10 @@ class OpenFolder:
 
 @contextmanager
 def open_folder(path: str, make: bool) -> Generator[OpenFolder]:
-    """Context with the open cache folder; raises `NotUsableError` if it is missing or not private."""
+    """Context with the open folder of the cache. make: whether to make a missing folder.
+
+    Raises `NotUsableError` if the folder is missing or not private.
+    """
     try:
         if make:
             os.makedirs(path, 0o700, exist_ok=True)

@@ -38,7 +38,9 @@ class CacheEntry:
 
 
 def why_not(chosen: Settings) -> str | None:
-    """Returns why no values can be stored with these settings, by a trial; None if they can."""
+    """Returns why no values can be stored with the settings `chosen`, which it tries by writing a file and
+    removing it; None if they can.
+    """
     if chosen.reason is not None or chosen.folder is None:
         return chosen.reason
     try:
@@ -55,7 +57,10 @@ def why_not(chosen: Settings) -> str | None:
 
 
 def entries(chosen: Settings) -> list[CacheEntry]:
-    """Lists all entries of the cache, the latest used first; none without a private folder."""
+    """Lists all entries of the cache on disk, the most recently used first; none if there is no private
+    folder.
+    chosen: the settings, with the folder of the cache.
+    """
     listed = list[CacheEntry]()
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
@@ -66,8 +71,8 @@ def entries(chosen: Settings) -> list[CacheEntry]:
 
 
 def foreign_names(chosen: Settings) -> list[str]:
-    """Lists what is named as an entry of the cache on disk but is a link, a folder or the like. stepnet never
-    removes these. chosen: the settings, with the folder of the cache.
+    """Lists links, folders and the like with the names of entries of the cache on disk. stepnet never removes
+    these. chosen: the settings, with the folder of the cache.
     """
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
@@ -76,7 +81,7 @@ def foreign_names(chosen: Settings) -> list[str]:
 
 
 def hits_of(folder: OpenFolder, name: str) -> int:
-    """Returns how often a cache entry in an open folder was read; 0 if it cannot be opened."""
+    """Returns the number of times that a cache entry in an open folder was read; 0 if it cannot be opened."""
     with suppress(OSError):
         descriptor = folder.open(name, os.O_RDONLY)
         try:

@@ -181,7 +181,7 @@ def where(node: Node) -> str:
 
 
 def cost(recur: Recur, fitting: Sequence[int], body: Net, costs: BlockCosts) -> float:
-    """Estimates what a step or a block (several steps joined to one) costs in training, in units of an
+    """Estimates the cost of a step or a block (several steps joined to one) in training, in units of an
     operation on one number of a matrix.
 
     Counted are operations on numbers, bytes of saved memories, and matrices that do not fit in registers.

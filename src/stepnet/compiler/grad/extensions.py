@@ -15,7 +15,9 @@ from stepnet.compiler.net.windows import Window
 
 
 def extend(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Returns the cotangent of the operand of `extend`: each copy's is added to that of its step."""
+    """Returns the cotangent of the operand x of `extend`: each entry of d, the cotangent of the result y, is
+    added to the step that it is a copy of.
+    """
     extension = Extension.of(node.attributes)
     total = own_steps(d, extension, x)
     for behind, count in ((False, extension.before), (True, extension.after)):

@@ -91,7 +91,9 @@ def one_hot(index: Value, rows: int, like: Value) -> Value:
 
 
 def matmul(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Returns the cotangents of a matmul's operands: d @ right.T, and a sum of outer products."""
+    """Returns the cotangents of a matmul's operands from d, that of its result: d @ right.T, and for the
+    matrix a sum of outer products.
+    """
     return d.apply("matmul", right.transposed.cast(d.type.dtype)), of_matrix(left.cast(d.type.dtype), d)
 
 

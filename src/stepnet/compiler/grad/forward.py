@@ -44,7 +44,9 @@ class Forward:
         return self
 
     def recur(self, builder: Builder, net: Net, number: int) -> None:
-        """Copies a recurrence and its results, and adds outputs of values that its adjoint may read."""
+        """Copies a recurrence and its `result` nodes into the gradient net. The copy has further outputs for
+        the values that its adjoint may read.
+        """
         recur = net.nodes[number].recur
         saved = saved_values(recur)
         body = replace(recur.body, results=(*recur.outputs, *saved, *recur.following))

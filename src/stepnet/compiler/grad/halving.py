@@ -52,7 +52,9 @@ def halves(net: Net, inputs: int, results: int) -> Halves:
     read |= {operand for number in again for operand in net.nodes[number].inputs}
 
     def is_made_again(number: int) -> bool:
-        """Tells whether both halves make a value: inputs, constants, windows of steps, widened values."""
+        """Tells whether both halves have a value without saving it: inputs, constants, and windows of steps
+        and widened values, which each half makes for itself.
+        """
         node = net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in once
         made = repeats or number in again or (is_constant(node) and number in once)

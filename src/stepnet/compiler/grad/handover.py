@@ -31,7 +31,9 @@ class Handover:
 
 
 def handed_over(net: Net) -> Net:
-    """Returns a gradient net whose recurrences save other values than in `net`, of fewer bytes."""
+    """Makes a gradient net from another one, in which recurrences save other values for the recurrences that
+    read them later, if these take fewer bytes.
+    """
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     copy_of: dict[int, int] = {}
@@ -163,7 +165,9 @@ def receiving(recur: Recur, operands: list[int], saved_by: Mapping[int, int]) ->
 
 
 def still_read(body: Net, inputs: Container[int]) -> set[int]:
-    """Returns the nodes of a body on which its results depend, if the nodes `inputs` become inputs."""
+    """Returns the nodes of a body (the net of a step) on which its results depend, without those behind the
+    nodes `inputs`, which become inputs of the body.
+    """
     read: set[int] = set()
     waiting = list(body.results)
     while waiting:

@@ -21,7 +21,10 @@ from stepnet.compiler.values.records import dataclass
 
 @dataclass(frozen=True)
 class IsolatedRecurrence:
-    """Section of a net that is one recurrence. number: its node in the whole net."""
+    """Section (part of a net that is cut in sections) that is one recurrence.
+
+    number: the node of the recurrence in the whole net.
+    """
 
     section: Section
     number: int
@@ -80,7 +83,7 @@ class IsolatedCut:
         required: list[dict[int, None]] = [{} for _ in range(len(self.chosen) + 1)]
 
         def want(numbers: Collection[int]) -> None:
-            """Notes values that a later section or the net's results read; their section then gives them."""
+            """Notes values that a later section or the net's results read, for the section that has them."""
             for number in numbers:
                 if self.net.nodes[number].operation != "input" and not self.is_of_chosen(number):
                     required[self.depth[number]][number] = None
@@ -153,7 +156,7 @@ class Between(PartBuilder):
     depth: int
 
     def section(self, required: tuple[int, ...]) -> Section:
-        """Makes the section whose results are `required`; its inputs are the values it does not compute."""
+        """Makes the section of the results `required`; the values that it does not compute are its inputs."""
         self.fill(required)
         net = with_inputs(self.builder, [*self.reads.values()], [self.copy_of[number] for number in required])
         return Section(net, tuple(self.reads), required, (), False)

@@ -234,7 +234,7 @@ class CoreCut:
 def function_of(
     core: MatrixCore, builder: Builder, reads: Sequence[Value], given: Sequence[Value]
 ) -> list[Value]:
-    """Adds what a step writes to a net; returns it."""
+    """Adds the values that a step writes to a net; returns them."""
     net = core.function
     copied = copy_of_function(net, builder, [*reads, *given])
     return [Value(builder, copied.copy_of[number]) for number in net.results]

@@ -67,8 +67,8 @@ class MatrixCore:
     reads: the vectors of the reads, [heads, keys]. keys: of each write the factors of its vector, [heads,
         keys].
     decay: its factors, [heads], or [heads, keys] where each key has its own.
-    function: the net of what is written, [heads, values] for each write. Its inputs are what is read, [heads,
-        values] for each read, and the values `given`.
+    function: the net of the written values, [heads, values] for each write. Its inputs are what is read,
+        [heads, values] for each read, and the values `given`.
     """
 
     rule: MatrixRule
@@ -111,7 +111,9 @@ def with_axes_moved(value: Value, order: tuple[int, ...]) -> Value:
 
 
 def matrix_core(recur: Recur) -> MatrixCore | str:
-    """Returns the core of a step whose only memory is a matrix, or why it has none, as text."""
+    """Returns the core of a step whose only memory is a matrix that it changes by outer products; for any
+    other step why it has none, as text.
+    """
     if recur.saved is not None:
         return f"values for its gradient are stored in {recur.saved}"
     if any(node.operation == "index" for node in recur.body.nodes):
@@ -159,10 +161,10 @@ def placed(rule: MatrixRule, number: int, at: Array) -> ShownElements:
 
 
 class FunctionMaker:
-    """Maker of the net of what a step writes."""
+    """Maker of the net of the values that a step writes."""
 
     def __init__(self, rule: MatrixRule) -> None:
-        """Begins with the inputs for what is read."""
+        """Begins with the inputs for the values that are read."""
         self.rule, self.body, self.builder = rule, rule.body, Builder()
         self.late = {rule.memory}
         for number, node in enumerate(rule.body.nodes):

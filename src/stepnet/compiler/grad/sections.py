@@ -55,12 +55,12 @@ class Section:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The values of the whole net that the section reads, with its recurrences' initial memories."""
+        """The whole net's values that the section reads, by number, with recurrences' initial memories."""
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """For each result of the section its value in the whole net; None for an unread final memory."""
+        """The value in the whole net of each of the section's results; None for an unread final memory."""
         return (*self.results, *(memory.ends for memory in self.memories))
 
     @property
@@ -203,7 +203,9 @@ class PartBuilder:
         return list(self.net.nodes[number].inputs)
 
     def needed(self, required: Iterable[int]) -> set[int]:
-        """Returns the nodes that a part must compute, or read from outside, for the results `required`."""
+        """Returns the nodes of the whole net that a part of it must compute, or read from outside, for its
+        results `required`.
+        """
         needed: set[int] = set()
         waiting = list(required)
         while waiting:
@@ -214,7 +216,9 @@ class PartBuilder:
         return needed
 
     def fill(self, required: Iterable[int]) -> None:
-        """Copies the nodes that `required` depends on into the part, or adds inputs for them."""
+        """Adds the nodes that the results `required` depend on to the part of the net: copies of those that
+        it computes, inputs for those that it reads.
+        """
         for number in sorted(self.needed(required)):
             if self.is_read(number):
                 new_node = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)

@@ -14,7 +14,9 @@ from stepnet.compiler.plan.passes.rewrite import rewritten
 
 
 def saving(net: Net, dtype: str | None) -> Net:
-    """Returns a net whose recurrences store values for gradients alone in `dtype`; None changes nothing."""
+    """Returns a net whose recurrences store in `dtype`, such as "bfloat16", what they compute for gradients
+    alone; the net itself for None. Only the gradient differs.
+    """
 
     def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
         """Rewrite rule: marks a recurrence with the dtype; None for other nodes."""
@@ -57,7 +59,10 @@ def with_stored_values(net: Net, inputs: int) -> Net:
 
 
 def stored_results(net: Net, inputs: int) -> dict[int, str]:
-    """Returns the dtype of each `result` node that stores outputs. inputs: those not cotangents."""
+    """Finds the outputs of marked recurrences that are stored; returns the dtype of each `result` node.
+
+    inputs: the number of inputs of a gradient net that are no cotangents.
+    """
     late = set(net.inputs[inputs:])
     for number, node in enumerate(net.nodes):
         if late & set(node.inputs):
@@ -90,7 +95,10 @@ def giving_stored(recur: Recur, dtypes: dict[int, str]) -> Recur:
 
 
 def reading_stored(recur: Recur, dtypes: dict[int, str]) -> Recur:
-    """Returns a recurrence that takes sequences in other dtypes, by position, and casts them."""
+    """Returns a recurrence that takes some of its sequences in other dtypes, and casts them at each step.
+
+    dtypes: the dtype of each of these sequences, by its position.
+    """
     if not dtypes:
         return recur
     builder, copy_of = Builder(), dict[int, int]()

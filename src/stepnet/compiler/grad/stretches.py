@@ -51,7 +51,9 @@ def axis_of(builder: Builder, number: int) -> int | None:
 
 
 def stretches(builder: Builder, number: int, axis: int) -> list[FeatureRange]:
-    """Lists the operands of a concatenation with their sizes; None stands for one of zeros."""
+    """Lists the operands of a concatenation, with their sizes along its axis. They are ranges of features. An
+    operand that is all zeros has None as its node.
+    """
     operands = builder.nodes[number].inputs
     return [
         FeatureRange(None if is_zeros(builder, operand) else operand, builder.type_of(operand).shape[axis])

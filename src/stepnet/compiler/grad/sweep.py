@@ -99,7 +99,9 @@ class Sweep:
         return Value(self.builder, zeros).like(type_.extent)
 
     def of_results(self, number: int) -> dict[int, Value]:
-        """Returns the cotangents of the results of a recurrence, by position, without missing ones."""
+        """Returns the cotangents of the results of recurrence `number`, by position among its results;
+        results without a cotangent are left out.
+        """
         return {
             node.attributes["of"]: self.cotangents[result_number]
             for result_number, node in enumerate(self.net.nodes)

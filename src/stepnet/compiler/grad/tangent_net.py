@@ -96,7 +96,9 @@ class ForwardSweep:
 
     @classmethod
     def of(cls, builder: Builder, net: Net, chosen: Iterable[int]) -> "ForwardSweep":
-        """Begins a sweep with the inputs of the net, and one more for the tangent of each of `chosen`."""
+        """Begins a sweep with the inputs of the net, and with a further input for the tangent of each input
+        `chosen`, which are nodes of the net.
+        """
         sweep = cls(builder, net)
         for number in net.inputs:
             sweep.copy_of[number] = builder.input(net.type_of(number), net.nodes[number].name)
@@ -232,7 +234,7 @@ def recur_with_tangents(recur: Recur, inner: MovingBody) -> Recur:
 
 
 def fitted(value: Value, type_: Type) -> Value:
-    """Brings a tangent to the type of its value: broadcasts it, and repeats a constant."""
+    """Brings a tangent to the type of its value: broadcasts a term of one operand, and repeats a constant."""
     return value.cast(type_.dtype).broadcast(*type_.shape).like(type_.extent)
 
 

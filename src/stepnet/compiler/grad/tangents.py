@@ -39,7 +39,9 @@ def pointwise(adjoint: Adjoint) -> Tangent:
 
 
 def linear(node: Node, given: Tangents, y: Value, operands: Sequence[Value]) -> list[Value]:
-    """Returns the terms of the tangent of an operation that is linear in each operand."""
+    """Returns the terms of the tangent of an operation that is linear in each operand: the operation with one
+    of its operands replaced by the operand's tangent.
+    """
     terms: list[Value] = []
     for place, moved in enumerate(given):
         if moved is not None:

@@ -64,7 +64,7 @@ class FrozenCall:
     addresses: a row for each address: the part and the offset where it belongs, its base (a part, or a
         function), and what is added to it.
     names: the functions of the system, by name.
-    kernels: what it runs, in order.
+    kernels: the kernels that it runs, in order.
     begun: the words of progress ahead of a kernel. pause: the index of the one that is cleared to go on.
     tiles: whether code may use the tile registers of the processor, which the system is asked for.
     shared: whether several threads would share the call, which runs on one here.

@@ -23,7 +23,7 @@ def requested() -> str:
 
 @cache
 def chosen_processor() -> str:
-    """Returns what STEPNET_CPU was when this process first asked for it, which then holds."""
+    """Returns the value of STEPNET_CPU when this process first asked for it, which holds from then on."""
     return requested()
 
 

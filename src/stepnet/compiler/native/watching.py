@@ -17,9 +17,9 @@ class Progress:
     Attributes:
         steps: The number of finished steps over all sequences. In a model of several recurrences each counts
             its own.
-        all_steps: How many there are.
+        all_steps: The number of all steps.
         sequences: The number of sequences that all recurrences have finished.
-        all_sequences: How many there are.
+        all_sequences: The number of all sequences.
         seconds: The seconds since the call began.
 
     >>> now = Progress(steps=300, all_steps=1200, sequences=2, all_sequences=8, seconds=1.5)

@@ -41,7 +41,7 @@ class DecayOperands(Generic[Kind]):
 
 
 def decay_operands(operands: Sequence[Kind], reads: int, ends: Sequence[str]) -> DecayOperands[Kind]:
-    """Returns the operands of a node by what they are.
+    """Returns the operands of a node by role.
 
     reads: how many reads there are. ends: those of "initial" and "last" that are among the operands.
     """

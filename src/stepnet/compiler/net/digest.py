@@ -1,4 +1,4 @@
-"""A short text that identifies nets and plans by what they compute, down to the bits of their constants."""
+"""A short text that identifies nets and plans by their operations, down to the bits of their constants."""
 
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache

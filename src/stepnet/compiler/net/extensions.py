@@ -68,7 +68,10 @@ class Extension:
         return derived_axis(steps, self.lengths)
 
     def check(self, lengths: Array) -> None:
-        """Raises `InputError` for a sequence with fewer steps than reflection reads."""
+        """Raises `InputError` for a sequence with fewer steps than reflection reads.
+
+        lengths: the numbers of steps of the sequences.
+        """
         for sequence in np.flatnonzero((lengths > 0) & (lengths < self.least))[:1]:
             raise InputError(
                 f"padding by reflection reads {self.least - 1} steps besides the first or the last one of a "

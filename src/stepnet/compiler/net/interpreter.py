@@ -181,7 +181,9 @@ def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
 
 
 def wide(value: Any) -> Any:
-    """Returns an attribute of a node with float64 in place of float32; others unchanged."""
+    """Returns an attribute of a node with float64 in place of float32, if it is a type, an array or the name
+    of a dtype; any other attribute unchanged.
+    """
     if isinstance(value, Type):
         return Type(value.extent, value.shape, wide(value.dtype))
     if isinstance(value, Literal) and value.value.dtype == np.float32:
@@ -439,8 +441,8 @@ def of_rows(
     """Selects the entries of some rows from the memories and statics (values that each row has once) of a
     recurrence, for its step. Parameters, which are the same for all rows, are returned unchanged.
 
-    arrays, types: the memories, statics and parameters, and their types in the step. segments: the number of
-        all rows, and where their static sequences, of which each has one, begin and end.
+    arrays, types: the memories, statics and parameters, and their types in the step.
+    segments: the number of all rows, and where the static sequence of each row begins and ends.
     """
     return [
         array if type_.extent == CONST else memory.take(array, entry_indices(type_, segments, rows))

@@ -65,7 +65,7 @@ class Node:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of a weight that the node, a product, reads: encoded (such as int8) or of its dtype."""
+        """The bytes of one weight of a product: of its encoding (such as int8), or else of its dtype."""
         weights: str | None = self.attributes.get("weights")
         return self.types[0].itemsize if weights is None else ENCODINGS[weights].bytes
 
@@ -137,7 +137,9 @@ def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tup
 
 
 def check(net: Net) -> None:
-    """Raises `NetError` unless a net's nodes follow their rules, and its inputs and results are nodes."""
+    """Raises `NetError` unless every node of a net follows the rules of its operation, the inputs are exactly
+    its `input` nodes, and the results are nodes.
+    """
     for number, node in enumerate(net.nodes):
         if node.operation not in OPERATIONS:
             raise NetError(f"%{number}: no operation is called {node.operation!r}")
@@ -201,7 +203,9 @@ class Builder:
         return self._put_typed(Node(operation, inputs, types, pairs, name, source))
 
     def _put_typed(self, new: Node) -> int:
-        """Returns the number of a node that equals `new`, of known types; adds it if there is none."""
+        """Returns the number of a node that equals `new`, whose types are known to follow its operation's
+        rule; adds it if there is none, or if it is an input.
+        """
         key = new.operation, new.inputs, new.types, new.pairs
         for node_number in range(self._listed, len(self.nodes)):
             node = self.nodes[node_number]
@@ -227,7 +231,7 @@ class Builder:
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def move(self, node: Node, inputs: Iterable[int]) -> int:
-        """Adds a copy of a node on operands of the same types, which are not determined again."""
+        """Adds a copy of a node on operands of the same types, so that its own need not be found again."""
         return self._put_typed(
             Node(node.operation, tuple(inputs), node.types, node.pairs, node.name, node.source)
         )
@@ -255,7 +259,10 @@ class Builder:
 
 
 def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
-    """Makes the net of nodes that the results need, and all inputs; types were checked before."""
+    """Makes the net of the nodes that the results need, and of all inputs.
+
+    The nodes come from a checked net or a builder, so their types are not checked again.
+    """
     inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
     needed = ancestors(nodes, results) | inputs
     copy_of = {old: new for new, old in enumerate(sorted(needed))}

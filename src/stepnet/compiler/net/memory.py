@@ -41,7 +41,9 @@ class TargetMemory(Protocol[Kind]):
         ...
 
     def put_constant(self, array: Array) -> Kind:
-        """Copies a constant of the host into this memory; equal ones may share the buffer, to be read."""
+        """Copies an array of the host, which nothing changes, into this memory; returns the buffer, which may
+        be that of an earlier copy and is only read.
+        """
         ...
 
     def get(self, buffer: Kind) -> Array:

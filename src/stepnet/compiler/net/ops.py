@@ -53,7 +53,7 @@ def _reduce(name: str, meaning: Callable[..., Array]) -> Operation:
 
 
 def _scan(name: str, meaning: Callable[..., Array]) -> Operation:
-    """Makes the table entry of a prefix sum or product over features, whose meaning is NumPy's `meaning`."""
+    """Makes the table entry of a prefix sum or product along a feature axis, by NumPy's `meaning`."""
     return Operation(name, "scan", meaning, type_rules.computing(type_rules.element_types(meaning)), 1)
 
 

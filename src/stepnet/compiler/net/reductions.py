@@ -39,7 +39,10 @@ def segment_max(values: Array, offsets: Array) -> Array:
 
 
 def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
-    """Reduces each sequence, end to end, by a ufunc such as `np.add`; zeros for an empty one."""
+    """Reduces each sequence of values stored end to end with offsets to one value; zeros for an empty one.
+
+    function: the binary ufunc of the reduction, such as `np.add`.
+    """
     filled = np.diff(offsets) > 0
     if filled.all() and len(filled):
         return function.reduceat(values, offsets[:-1], axis=0, dtype=values.dtype)

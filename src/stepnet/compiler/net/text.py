@@ -29,7 +29,9 @@ INFIX = {
 
 
 def value_names(net: Any) -> list[str]:
-    """Returns the name of each node in the text of a net: an input's own, or a number such as %3."""
+    """Returns the name of each node in the text of a net: an input's own name, unless an earlier input has
+    it, or a number such as %3.
+    """
     names: list[str] = []
     for number, node in enumerate(net.nodes):
         named = node.operation == "input" and node.name and node.name not in names
@@ -56,7 +58,8 @@ def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[st
     """Writes a node as a line of text: its name, operation, operands, attributes (without types and bodies)
     and result types. For a recurrence, the lines of its body, the net of a step, follow.
 
-    names: the name of each node of the net. number: that of the node. indent: the spaces ahead of a line.
+    names: the name of each node of the net. number: the number of the node. indent: the spaces ahead of a
+    line.
     """
     inputs: Iterable[int] = node.inputs
     pairs: Iterable[tuple[str, Any]] = node.pairs

@@ -141,7 +141,9 @@ def computing(rule: TypeRule) -> TypeRule:
     """
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-        """Applies the rule; raises `NetError` for an operand of a dtype that is only stored."""
+        """Raises `NetError` for an operand of a dtype that is only stored, such as bfloat16; else returns the
+        result types by the rule.
+        """
         for operand in operands:
             if DTYPES[operand.dtype].is_stored:
                 raise NetError(
@@ -155,7 +157,9 @@ def computing(rule: TypeRule) -> TypeRule:
 
 @with_cache
 def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Types [..., k] @ constant [k, n] as [..., n]; raises `NetError` for other operands."""
+    """Returns the result type of matmul: [..., k] with a constant [k, n] gives [..., n]. Raises `NetError`
+    for other operands; the attributes are not read.
+    """
     left, right = operands
     if right.extent != CONST:
         raise NetError("the right side of a matmul must be a parameter")
@@ -200,7 +204,9 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """Types the scatter of integers [a...], values [a..., b...] as [rows, b...]; else raises `NetError`."""
+    """Returns the result type of scatter: integers [a...] and values [a..., b...] give [rows, b...], with
+    `rows` an attribute. Raises `NetError` for other operands.
+    """
     index, values = operands
     leading = values.shape[: len(index.shape)]
     if DTYPES[index.dtype].kind != "integer" or index.extent != values.extent or leading != index.shape:

@@ -147,7 +147,10 @@ def is_mapped(array: np.ndarray) -> bool:
 
 
 def read_only_copy(array: np.ndarray) -> np.ndarray:
-    """Makes a read-only copy in C order and native bytes, but of a mapped file that is so already."""
+    """Makes a read-only copy of an array, in C order and native byte order.
+
+    An array of a mapped file in this form, which is read-only too, is returned unchanged.
+    """
     if is_mapped(array) and array.flags.c_contiguous and array.dtype.isnative:
         return array
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")

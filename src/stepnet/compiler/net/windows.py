@@ -80,7 +80,7 @@ class Lengths(NamedTuple):
         return np.where(lengths > 0, np.maximum(made, 0), 0)
 
     def of_one(self, length: int) -> int:
-        """Returns a sequence's length along the derived axis from that along its source; 0 without steps."""
+        """Returns a sequence's length along the derived axis, from `length` along its source axis."""
         more, factor, multiplies = self
         made = length * factor + more if multiplies else -((-length - more) // factor)
         return max(made, 0) if length else 0
@@ -371,8 +371,8 @@ class Window:
         return None
 
     def befores(self, lengths: Array) -> Array:
-        """Returns how many steps of zeros the windows of sequences of these lengths see ahead of them: a
-        fixed number, or, for windows placed in the middle ("same"), half of those that the length needs.
+        """Returns the number of steps of zeros that windows of sequences of these lengths see ahead of them:
+        a fixed number, or, for windows placed in the middle ("same"), half of those that the length needs.
         """
         if not self.same:
             return np.full(len(lengths), self.before)

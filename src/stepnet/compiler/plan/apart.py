@@ -65,7 +65,7 @@ def unit_fibers(recur: Recur, most: int) -> UnitFibers | None:
 
 
 def terms(body: Net, node: Node) -> int:
-    """Returns how many elements a node combines for one of its own; 1 if it is no reduction."""
+    """Returns the number of elements that a node combines for one of its own; 1 if it is no reduction."""
     if node.kind != "reduce":
         return 1
     return body.type_of(node.inputs[0]).size // max(1, node.type.size)
@@ -117,7 +117,10 @@ def is_own(found: Array, own: Array) -> bool:
 
 
 def units_of(body: Net, given: Mapping[int, Array]) -> dict[int, Array]:
-    """Returns for each value of a step the unit of memories that each element depends on, NONE or MANY."""
+    """Returns for each value of a step the unit of which each element depends on the memories; NONE or MANY.
+
+    given: the units of memories, by node.
+    """
     found = dict[int, Array]()
     for number in range(len(body.nodes)):
         if number in given:

@@ -58,13 +58,17 @@ class Observation:
 
 
 def error(machine: Machine, observations: Sequence[Observation]) -> float:
-    """Returns the factor by which estimates miss measured times, as the root mean square of logarithms."""
+    """Returns the factor by which estimates miss measured times (1.1 for a tenth), as the root mean square of
+    logarithms, in which large errors count most.
+    """
     squares = sum(observation.error(machine) ** 2 for observation in observations)
     return exp((squares / len(observations)) ** 0.5)
 
 
 def misfit(machine: Machine, observations: Sequence[Observation]) -> float:
-    """Sums the squares of the errors of estimates, which grow linearly beyond `DISTURBED`."""
+    """Sums the squares of the errors of estimates. An error beyond `DISTURBED`, as of a call that another
+    process disturbs, counts only linearly.
+    """
     errors = (abs(observation.error(machine)) for observation in observations)
     return sum(each * each if each < DISTURBED else DISTURBED * (2 * each - DISTURBED) for each in errors)
 

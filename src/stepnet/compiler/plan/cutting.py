@@ -148,7 +148,7 @@ def part_of(net: Net, numbers: list[int], groups: Groups, planning: Planning) ->
 
 
 def name_of(net: Net, number: int) -> str:
-    """Returns the name of a value in the net of a part: an argument's own, or one by its number."""
+    """Returns a value's name in the net of a part, as `explain` shows it: an argument's own, or a number."""
     return net.nodes[number].name or f"value{number}"
 
 
@@ -185,7 +185,9 @@ class LoopBodyBuilder:
         return self.copy_of[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Copies totals of a recurrence's results into the part's net; returns the inputs added for them."""
+        """Copies the totals `numbers` (nodes that sum a recurrence's results) into the part's net, in order;
+        returns the nodes that became inputs for them.
+        """
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]

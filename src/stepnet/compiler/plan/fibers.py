@@ -70,10 +70,10 @@ class Fibers:
         return self.sums.get(number)
 
     def first_indices(self, units: int) -> list[Array]:
-        """Lists which elements neighbouring units (results of reductions over a matrix) read, to choose how
-        many units are loaded as one vector. Each array belongs to a value that is not cut into fibers (the
-        elements that a reduction combines for one unit), but that a matrix with `units` fibers reads. For
-        each unit, it has the flat index of the element that the first element of the unit's fiber reads.
+        """Lists the elements that neighbouring units (results of reductions over a matrix) read, to choose
+        how many units are loaded as one vector. Each array belongs to a value that is not cut into fibers
+        (the elements that a reduction combines for one unit), but that a matrix with `units` fibers reads.
+        For each unit, it has the flat index of the element that the first element of the unit's fiber reads.
         """
         if units not in self.read:
             net, own = self.net, {n: at for n, at in self.indices.items() if at.shape[1] == units}
@@ -353,7 +353,9 @@ class Search:
                 yield reader, inverse[indices]
 
     def readers(self, number: int) -> Iterable[tuple[int, int]]:
-        """Yields pairs (reader, operand) of the pointwise nodes that read a value or a view of it."""
+        """Yields the pointwise nodes that read a value, directly or through views, as pairs (reader,
+        operand): the operand is the value itself or a view of it.
+        """
         for user in self.users[number]:
             node = self.net.nodes[user]
             if node.is_view:

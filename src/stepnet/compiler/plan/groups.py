@@ -78,7 +78,9 @@ class Groups:
 
     @property
     def without_part(self) -> set[int]:
-        """All nodes without a part of their own: that of another node computes them, or nothing has to."""
+        """All nodes that need no part of their own in a schedule (a net run part by part): the part of
+        another node computes them, or nothing has to be computed.
+        """
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
         members |= self.at_pairs - self.pairs.keys()
@@ -94,7 +96,9 @@ def is_plain(node: Node) -> bool:
 
 
 def results_of(net: Net, number: int) -> tuple[int, ...]:
-    """Returns the `result` node of each result of a recurrence, in their order; -1 for unread ones."""
+    """Returns the `result` node that reads each result of the recurrence `number`; -1 for unread results.
+    They are in the order of the recurrence's results.
+    """
     pickers = [-1] * len(net.nodes[number].types)
     for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
@@ -113,7 +117,7 @@ def repeated(net: Net) -> set[int]:
     users = net.users()
 
     def beside(number: int, user: int) -> bool:
-        """Tells whether a node combines a value that is repeated at each step with one that changes."""
+        """Tells whether `user` combines the value `number`, equal at each step, with one that changes."""
         node = net.nodes[user]
         others = (net.nodes[operand] for operand in node.inputs if operand != number)
         varies = any(other.operation != "expand" and not is_constant(other) for other in others)
@@ -156,7 +160,7 @@ def zeros(net: Net, flat: set[int]) -> set[int]:
     """
 
     def is_memory(number: int, user: int) -> bool:
-        """Tells whether a node reads a value only as initial memories of recurrences in `flat`."""
+        """Tells whether node `user` reads `number` only as initial memories of recurrences in `flat`."""
         inputs = net.nodes[user].inputs
         begins = net.nodes[user].recur.operands_by_kind(inputs).memories if user in flat else []
         return inputs.count(number) == begins.count(number)
@@ -264,7 +268,9 @@ def is_multiplied_alone(net: Net, number: int) -> bool:
     users = net.users()
 
     def is_left(user: int, operand: int) -> bool:
-        """Tells whether a node multiplies `operand` by unquantized matrices, or reshapes it for that."""
+        """Tells whether node `user` multiplies `operand` by matrices that are not quantized, or reshapes it
+        for nodes that do so.
+        """
         node = net.nodes[user]
         if node.operation == "reshape":
             return user not in net.results and all(is_left(reader, user) for reader in users[user])

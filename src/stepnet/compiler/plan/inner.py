@@ -6,7 +6,7 @@ from stepnet.compiler.net.types import CONST, ROWS, STEPS
 
 
 def is_inner(node: Node) -> bool:
-    """Tells whether a node has, reads or runs over sequences inside a step."""
+    """Tells whether a node has or reads values of sequences inside a step, or is a recurrence over them."""
     if node.operation in ("input", "result"):
         return False
     deep = any(len(type_.extent) > 1 for type_ in node.types)
@@ -26,8 +26,8 @@ def has_inner(body: Net) -> bool:
 
 
 def flat_recurrences(net: Net) -> set[int]:
-    """Finds the recurrences over the steps of the net's sequences whose step has no sequences itself: neither
-    inner ones nor static ones (which a row has once). Returns the numbers of their nodes.
+    """Finds the recurrences over the steps of the net's sequences whose step reads no other sequences: no
+    inner sequences and no static ones (which a row has once). Returns the numbers of their nodes.
     """
     return {
         number

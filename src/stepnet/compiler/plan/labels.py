@@ -35,7 +35,9 @@ def viewed(view: Node, *arrays: Array) -> Array:
 
 @np.errstate(over="ignore")
 def labels_of(body: Net) -> dict[int, Array]:
-    """Returns labels of a step's elements, which are equal where elements are computed alike."""
+    """Returns labels for the values of a step: elements with the same label are computed alike. Elements of
+    sums, products and inputs have labels of their own.
+    """
     found, count = dict[int, Array](), 1
     for number, node in enumerate(body.nodes):
         if len(node.types) != 1:

@@ -28,7 +28,7 @@ def overlapped(computing: float, reading: float, exponent: float) -> float:
     """Estimates the seconds of work that computes and reads memory at the same time, from the seconds of each
     alone: the longer, and more if both are about equal.
 
-    exponent: that of the norm which combines them, `Machine.overlap`.
+    exponent: the exponent of the norm which combines them, `Machine.overlap`.
 
     >>> overlapped(1.0, 0.1, 4) < 1.001, 1.1 < overlapped(1.0, 1.0, 4) < 1.2
     (True, True)
@@ -259,7 +259,7 @@ class StageLoad:
         return not (self.products or self.flops or self.waits or self.blocks)
 
     def is_claimed(self, rows: float) -> bool:
-        """Tells whether threads claim all products of a stage, so that none waits for a slower one."""
+        """Tells whether threads of a stage claim each other's products, so that none waits for a slow one."""
         return bool(self.products) and all(0 < each.claimed_rows <= rows for each in self.products)
 
     @property
@@ -342,7 +342,9 @@ read up to `MOST_PAUSE_BYTES`.
 
 
 def most_block_steps(weights: int, lanes: int) -> int:
-    """Returns the most steps of a block of a call. weights: the bytes read at a step. lanes: sequences."""
+    """Returns the most steps of a block of a call, by the time until it pauses. weights: the bytes read at a
+    step. lanes: the sequences side by side.
+    """
     weights = max(1, weights)
     return max(1, PAUSE_BYTES // weights, min(PAUSE_ROWS // lanes, MOST_PAUSE_BYTES // weights))
 
@@ -380,8 +382,8 @@ class Load:
         return overlapped(step, self.chain * machine.cycle, machine.overlap)
 
     def fewest_rows(self, together: int, most: int, machine: Machine) -> int:
-        """Returns the fewest rows, a power of two, of which twice as many take nearly twice as long, so that
-        more rows at once gain little; `most` if there are none below.
+        """Returns the smallest number of rows, a power of two, for which twice the rows take nearly twice the
+        time, so that more rows at once gain little; `most` if no smaller number does.
         """
         times = [self.step_seconds(1 << power, together, machine) for power in range(most.bit_length())]
         pairs = pairwise(times)

@@ -73,7 +73,7 @@ class MatrixRule:
     by_value: bool = False
 
     def size(self, axes: tuple[int, ...]) -> int:
-        """Returns how many elements the matrix has along some of its axes."""
+        """Returns the number of elements of the matrix along some of its axes."""
         shape = self.body.type_of(self.memory).shape
         return prod(shape[axis] for axis in axes)
 
@@ -96,7 +96,9 @@ class MatrixRule:
 
 
 def matrix_rule(recur: Recur) -> MatrixRule | str:
-    """Returns the form of a step whose only memory is a matrix, or why it has not this form, as text."""
+    """Returns the form of a step whose only memory is a matrix that it changes by outer products; for any
+    other step the reason, as text, why it has not this form.
+    """
     try:
         return RuleFinder(recur).rule()
     except OtherFormError as error:
@@ -104,7 +106,9 @@ def matrix_rule(recur: Recur) -> MatrixRule | str:
 
 
 def vectors_of_read(recur: Recur) -> list[Array]:
-    """Returns for each read the flat indices of its vector, [heads, keys], in the factor."""
+    """Returns for each read of a step of the form the flat indices of its vector, [heads, keys], in the
+    factor.
+    """
     finder = RuleFinder(recur)
     rule, found = finder.rule(), list[Array]()
     heads, keys, values = rule.sizes
@@ -238,7 +242,7 @@ class RuleFinder:
         return number
 
     def shown(self, number: int, given: dict[int, Array]) -> Array:
-        """Returns what a view shows of arrays that are given for some nodes."""
+        """Returns the elements that a view shows of arrays that are given for some nodes."""
         if number in given:
             return given[number]
         node = self.body.nodes[number]

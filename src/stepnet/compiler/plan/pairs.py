@@ -263,7 +263,9 @@ def features_fit(net: Net, number: int, heads: int, size: int, mixed: set[int]) 
     own = node.type
 
     def fits(operand: int) -> bool:
-        """Tells whether an operand has as many features as the node, or one number per head."""
+        """Tells whether an operand has as many features as the node, or one number per head, which is
+        repeated for its features.
+        """
         type_ = net.type_of(operand)
         if type_.size == 1 or operand in mixed:
             return True

@@ -60,7 +60,7 @@ class CallPartition:
 
     @property
     def parts(self) -> int:
-        """The number of threads that each run some steps of all sequences; 1 if steps are not divided."""
+        """The number of threads that divide a call's steps, each with some of all sequences; 1 for none."""
         return self.threads if self.how == "steps" else 1
 
     def __str__(self) -> str:
@@ -299,7 +299,9 @@ def wavefront_time(loads: Sequence[Load], sizes: Sequence[CallSize], machine: Ma
     """
 
     def seconds(block: int) -> float:
-        """Estimates the seconds of a call of a thread per layer, which hands over `block` steps at once."""
+        """Estimates the seconds of a call whose layers run at the same time, one thread each, if each hands
+        its outputs to the next one after every `block` steps.
+        """
         blocks = max(1, ceil(sizes[0].longest / block))
         part_seconds = [
             load.seconds(size, 1, 1, machine, block) + blocks * machine.block

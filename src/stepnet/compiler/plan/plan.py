@@ -116,7 +116,7 @@ class Plan:
 
     @computed_once
     def key(self) -> str:
-        """A digest of the plan, to cache its code; the same whichever step runs first."""
+        """A digest of the plan, to cache its code; the same for steps in either direction."""
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         costs = self.planning.costs.fibers
         return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages, costs, self.windows)

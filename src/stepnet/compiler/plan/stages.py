@@ -74,7 +74,7 @@ def step_fibers(recurrence: Node, costs: FiberCosts) -> Fibers:
 
 
 def carried(recurrence: Node) -> dict[int, int]:
-    """Maps each memory of a step to the node of its next value, behind its reshapes."""
+    """Maps each memory of a step to the node of its next value before reshapes, by numbers of the body."""
     recur = recurrence.recur
     following = (without_reshape(recur.body, number) for number in recur.following)
     return dict(zip(recur.memories, following, strict=True))

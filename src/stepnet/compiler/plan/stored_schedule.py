@@ -69,8 +69,9 @@ def key_of(traced: Net, planning: Planning) -> str | None:
 
 
 def key_under(name: Any, planning: Planning) -> str | None:
-    """Computes the key of the schedule of what `name` stands for: a net, or what determines one. Returns None
-    if a pass is of another package, whose sources are not part of the key, or if the sources cannot be read.
+    """Computes the key of a schedule from `name`, which stands for a net or for the facts that determine it.
+    Returns None if a pass is of another package, whose sources are not part of the key, or if the sources
+    cannot be read.
 
     planning: the passes and costs of the engine.
     """

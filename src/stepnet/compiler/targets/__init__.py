@@ -1,4 +1,7 @@
-"""Targets: engines, which compile schedules and run them, and the choice among them."""
+"""Targets: engines, which compile schedules and run them, and the choice among them.
+
+Each part of a schedule runs on the first engine, in the requested order, that does not refuse that part.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -139,8 +139,8 @@ def common_engine(schedule: Schedule, engines: Sequence[Engine]) -> Engine | Non
 def assign_engines(net: Net, engines: Sequence[Engine], name: str | None = None) -> Schedule:
     """Makes the schedule of a net (its parts in the order they run) for several engines. Per-step work is
     absorbed into recurrences unless a recurrence then needs a later engine. If the first engine runs the net
-    with all such work absorbed, nothing else is tried. engines: the engines in order of preference. name:
-    what stands for the net on disk, such as the digest of its file; None for none.
+    with all such work absorbed, nothing else is tried. engines: the engines in order of preference. name: the
+    text that stands for the net on disk, such as the digest of its file; None for none.
     """
     planning = planning_of(engines[0])
 

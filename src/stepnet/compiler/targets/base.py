@@ -218,7 +218,10 @@ class Links(NamedTuple):
 
 
 class BetweenKernels(NamedTuple):
-    """An operation across extents between kernels of a chain. needs: kernels that run before it."""
+    """Operation across extents that runs between the kernels of a chain.
+
+    needs: the positions in the chain of the kernels that must have run before it.
+    """
 
     across: Across
     needs: frozenset[int]
@@ -301,7 +304,11 @@ class Steps(Protocol):
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """Returns a function that runs one step of rows of the call, until the next call of `of`."""
+        """Returns a function that runs one step of some rows (sequences of the call). It is valid until the
+        next call of `of`.
+
+        rows: the indices of the rows.
+        """
         ...
 
     def renew(self, rows: Array) -> None:
@@ -330,7 +337,9 @@ class Bound(Protocol):
         ...
 
     def packing_tasks(self) -> Sequence[Any] | None:
-        """Returns tasks of machine code that do what `rebind_at` does; None without such tasks."""
+        """Returns tasks of machine code that do what `rebind_at` does, for prepared calls; None if it does
+        more than such tasks can.
+        """
         ...
 
     def release(self) -> None:

@@ -109,7 +109,9 @@ class AddressEngine(DeviceEngine, Protocol):
         ...
 
     def array_at(self, address: int, shape: tuple[int, ...], dtype: str, owner: object) -> Any:
-        """Returns a C-contiguous array on the device at an address. owner: what keeps the memory."""
+        """Returns a C-contiguous array on the device from the address of its first byte. owner: the object
+        that keeps the memory allocated.
+        """
         ...
 
     def array_of(self, value: Any) -> Any | None:
@@ -126,7 +128,9 @@ class AddressEngine(DeviceEngine, Protocol):
 
 
 def narrow_cell(plan: Plan) -> LowPrecisionCell | str:
-    """Describes how a plan's recurrence runs with weights in fewer bits, or says why it cannot."""
+    """Describes how the recurrence of a plan (the operations of a net in their order) runs with weights in
+    fewer bits, or returns as text why it cannot.
+    """
     count = narrow_weights(plan.traced)
     if not count:
         return "it has no product of float32 values with parameters"

@@ -205,8 +205,8 @@ def planning_for(asked: str | Sequence[str]) -> Planning:
 
 
 def chunks_of(asked: str | Sequence[str]) -> FitsChunks | None:
-    """Returns which matrices the first of the engines trains in chunks of steps; None for an engine that has
-    no kernels for that. All gradients ask this function, or read the same of its costs.
+    """Returns the matrices that the first of the engines trains in chunks of steps; None for an engine that
+    has no kernels for that. All gradients ask this function, or read the same of its costs.
     """
     return planning_for(asked).costs.blocks.chunks
 

@@ -92,7 +92,9 @@ class CallSpecification:
 
     @property
     def least_steps(self) -> int:
-        """The fewest steps of a sequence that has any: several if padding by reflection reads them."""
+        """The number of steps that a sequence has at least, unless it has none: more than one if padding by
+        reflection reads more.
+        """
         least, net = 1, self.net
         for node in net.nodes:
             if node.operation == "extend":

@@ -25,7 +25,7 @@ VARIABLES = ("STEPNET_NUM_THREADS", "OMP_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Limit:
-    """Limit on the threads of a call. why: where it comes from, for the user."""
+    """Limit on the number of threads of a call. why: where it comes from, for the user."""
 
     count: int
     why: str
@@ -190,7 +190,9 @@ def quota_v2(folder: str) -> float | None:
 
 
 def quota_v1(folder: str) -> float | None:
-    """Reads the CPUs of a control group (version 1); None for no limit. Raises `FileError`."""
+    """Reads the CPU quota of a control group (version 1) from its folder, in CPUs; None for no limit. Raises
+    `FileError` for files that are not numbers.
+    """
     paths = join(folder, "cpu.cfs_quota_us"), join(folder, "cpu.cfs_period_us")
     quota, period = (" ".join(lines(path)) for path in paths)
     if quota in ("", "-1"):

@@ -54,7 +54,7 @@ class PlainBuffers:
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
-        """Runs the prepared part without a recurrence on inputs with `count` values, until the next run."""
+        """Runs the prepared part on inputs with `count` values; its outputs are valid until the next run."""
         self.inputs.take(arrays)
         self.run()
         return [output[:count] for output in self.outputs]

@@ -176,7 +176,7 @@ class NetForm:
 
     @computed_once
     def given(self) -> tuple[int, ...]:
-        """The positions among the net's inputs of those that a call gives (`Call.given`), in order."""
+        """The positions of the net's inputs that a call gives (`Call.given`): all but parameters."""
         ends = self.ends
         return *ends.sequences, *ends.memories, *ends.statics
 

@@ -70,7 +70,9 @@ class Frame:
         return frame
 
     def values(self, extent: Extent) -> Call:
-        """Returns a cached call without arrays, for nodes outside of recurrences with this extent."""
+        """Returns a call that has positions but no arrays, for nodes without a recurrence whose values have
+        this extent (axes such as rows or steps). Cached.
+        """
         if extent not in self.plain_calls:
             count, known = self.count(extent), self.calls.get(extent)
             # Few values need not be divided anew: they can keep the sequences that they belong to, if known.
@@ -212,7 +214,9 @@ class PartRun:
     chain: Chain | None
 
     def fits(self, frame: Frame) -> bool:
-        """Tells whether parts may run as one chain: not in a step of a loop, nor with empty sequences."""
+        """Tells whether these parts of a schedule may run as one chain (one call of machine code): not in a
+        loop's step, nor with empty sequences.
+        """
         if frame.loop_buffers is not None:
             return False
         recurrences = (part for part in self.parts if part.kind == "recurrence")

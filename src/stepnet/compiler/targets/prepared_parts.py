@@ -211,7 +211,9 @@ def extents_of_steps(net: Net) -> list[Extent]:
 
 
 def is_plain(call: Call) -> bool:
-    """Tells whether a call may be prepared: full sequences from their first steps, with all outputs."""
+    """Tells whether a call may be prepared: its sequences run from their first step, are not empty and have
+    no inner ones, and it returns all outputs.
+    """
     positions = call.positions
     plain = call.step_offset is None and not is_nested(call) and not call.last_only
     return plain and bool(positions.rows) and positions.is_full
@@ -275,7 +277,7 @@ def prepared_part(net: Net, part: Part, bound: Any, values: Values, frame: Frame
 
 
 def reads_of(run: PartRun, among: Iterable[int]) -> tuple[int, ...]:
-    """Returns those of the nodes `among` that some part of a chain of parts reads."""
+    """Returns those of the nodes `among` that a part of `run` reads, parts that run as one chain."""
     read = {number for part in run.parts for number in part.reads}
     return tuple(number for number in among if number in read)
 

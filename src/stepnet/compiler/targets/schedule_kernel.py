@@ -191,7 +191,9 @@ class PartsKernel:
         return self.means.constants(net, tuple(self.known), frozenset(read.intersection(self.known)))
 
     def put(self, constants: Arrays) -> Values:
-        """Puts constants, by node, into the target's memory: contiguous if repeated or reduced there."""
+        """Puts constants, by node of the net, into the memory of the target. Constants that are repeated or
+        reduced over steps become contiguous there.
+        """
         memory = self.means.memory
         read = {number for part in self.schedule.parts if part.kind == "across" for number in part.reads}
         values = {number: memory.put_constant(array) for number, array in constants.items()}
@@ -218,7 +220,7 @@ def ending_part(schedule: Schedule) -> Part | None:
 
 
 def flag_of(schedule: Schedule, part: Part, flag: int) -> int:
-    """Returns the position of a flag of the net among the memories of the part that it ends."""
+    """Returns the position of a flag of the net among the memories of the part whose loop it ends early."""
     number = schedule.net.results[NetForm(schedule.traced).ends.rows[flag]]
     return part.results.index(number) - len(part.results) + part.memories
 
@@ -308,7 +310,7 @@ class BoundParts(CalledKernel):
 
     @computed_once
     def clean(self) -> set[int]:
-        """The positions of results that have zeros in gaps between sequences, and need no clearing."""
+        """The positions of results with zeros in gaps between sequences, which need no clearing."""
         recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {index for index, number in enumerate(self.net.results) if number in recurrent}
 
@@ -370,7 +372,9 @@ class BoundParts(CalledKernel):
         return None if make is None else make(self)
 
     def in_turn(self, call: Call) -> Results:
-        """Runs the parts of the schedule on the arrays of a call, one by one or in chains."""
+        """Runs the parts of the schedule, one by one or in chains (several parts by one call of machine
+        code), on the arrays of a call; returns the results.
+        """
         packing = self.packing(call)
         # The traced net's kinds of inputs: if a pass has removed a recurrence, this net lacks its memory.
         inputs = packing.inputs(self.traced_form, call.given)

@@ -24,7 +24,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class TakenSteps:
-    """The number of steps that each sequence of a call took. reverse: whether last steps ran first."""
+    """The steps that the sequences of a call took. taken: their number, for each sequence.
+
+    reverse: whether sequences run from their last step to the first.
+    """
 
     positions: Positions
     taken: Array

@@ -164,7 +164,10 @@ def sum_in_binary_logarithms(x: Any, y: Any) -> Traced:
 
 
 def joined_logarithms(x: Traced, y: Traced, unit: float) -> Traced:
-    """Computes the logarithm of a sum of two numbers from theirs; equal ones share the derivative."""
+    """Computes the logarithm of the sum of two numbers from theirs, x and y. unit: the logarithm of the base.
+
+    Where x and y are equal, each has half of the derivative.
+    """
     same = (x == y) & (numpy.absolute(x) == math.inf)
     away = numpy.where(same, 0.0, x - y)
     below = numpy.where(away > 0, -away, away)
@@ -245,7 +248,10 @@ def in_units(ufunc: np.ufunc, unit: float) -> Callable[[Any], Traced]:
 
 
 def extreme_but_nan(ufunc: np.ufunc, operation: str) -> Callable[[Any, Any], Traced]:
-    """Makes the rule for np.fmax or np.fmin, which return the other operand for NaN."""
+    """Makes the rule for np.fmax or np.fmin in a step, which return the other operand for NaN.
+
+    ufunc: this function. operation: "maximum" or "minimum".
+    """
 
     def rule(x: Any, y: Any) -> Traced:
         """Computes the larger or smaller of two numbers, ignoring a NaN."""

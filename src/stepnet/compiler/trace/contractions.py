@@ -70,7 +70,7 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
 
 
 def without_ones(operand: Labelled, sizes: dict[str, int], others: str = "") -> Labelled:
-    """Drops an operand's axes of size 1 where another operand has a larger size."""
+    """Drops an operand's axes of size 1 where `sizes` has a larger one, and those of letters in `others`."""
     kept = (n for n in operand.letters if operand.sizes[n] == sizes[n] and n not in others)
     letters = "".join(kept)
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
@@ -131,7 +131,9 @@ def multiplied_by_parameter(x: Labelled, parameter: Labelled, result_letters: st
 
 
 def matrix_product(a: Traced, b: Traced) -> Traced:
-    """Multiplies matrices [..., m, k] and [..., k, n] of each row as np.matmul does."""
+    """Multiplies matrices [..., m, k] and [..., k, n] of each row as np.matmul does, by labelled axes. The
+    axis of rows is not among them.
+    """
     ranks = [len(a.type.shape), len(b.type.shape)]
     batch = ascii_letters[: max(ranks) - 2]
     m, k, n = ascii_letters[-3:]

@@ -221,7 +221,10 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
 
 
 class Watch:
-    """Tracing function that notes the first random generator that a line changed, and the line."""
+    """Tracing function that looks, after each of the user's lines, for random generators that have changed.
+
+    found: the name of the first such generator, and the line; None so far.
+    """
 
     def __init__(self, states: Mapping[str, State]) -> None:
         """Keeps the states of generators before a step runs. states: by name, functions that read a state."""
@@ -287,7 +290,9 @@ class DrawGuard:
             sys.setprofile(self.follow)
 
     def __exit__(self, kind: Any, *_: Any) -> None:
-        """Stops watching; raises `StepError` if a function was called whose result a trace cannot hold."""
+        """Stops watching calls; raises `StepError` if a function was called whose result a trace cannot hold,
+        unless another error ended the block.
+        """
         if self.messages:
             sys.setprofile(self.outside)
         if kind is None and self.found:

@@ -159,7 +159,9 @@ def terms_of(terms_text: Sequence[str], operands: Sequence[Any]) -> list[Operand
 
 
 def check_rows(terms: Sequence[Operand]) -> None:
-    """Raises `StepError` unless the operands of an einsum with rows share their first letter alone."""
+    """Raises `StepError` unless all operands of an einsum that have a value per row (the first axis) have the
+    same first letter, and no feature axis has it.
+    """
     rows = sorted({term.letters[0] for term in terms if not term.value.is_constant})
     if len(rows) > 1:
         raise refuse(
@@ -210,7 +212,9 @@ def check_output(call: str, terms: Sequence[Operand], output: str) -> None:
 
 
 def combined(terms: Sequence[Operand], output: str) -> Traced:
-    """Multiplies np.einsum's operands from left to right, and sums over letters as early as it can."""
+    """Multiplies np.einsum's operands from left to right. A letter (axis) that the output lacks is summed
+    over as soon as no later operand has it.
+    """
     labelled = [diagonal(term) for term in terms]
     sizes = common_sizes(labelled)
     labelled = [without_ones(operand, sizes) for operand in labelled]
@@ -226,7 +230,9 @@ def combined(terms: Sequence[Operand], output: str) -> Traced:
 
 
 def diagonal(term: Operand) -> Labelled:
-    """Takes the diagonal over axes with one letter, as "ii"; raises `StepError` for unequal sizes."""
+    """Takes the diagonal over axes with the same letter, as of "ii", so that each letter occurs once. Raises
+    `StepError` for such axes of different sizes.
+    """
     value, letters = term.value, term.features
     for letter in dict.fromkeys(letters):
         while letters.count(letter) > 1:

@@ -159,7 +159,9 @@ def slice_of(item: slice, size: int) -> tuple[int, int, int]:
 
 
 def checked_indices(item: Any, size: int) -> Array:
-    """Reads indices of an axis, counted from its start; raises `StepError` for ones outside of it."""
+    """Reads a list of indices of an axis, as integers counted from its start; raises `StepError` for indices
+    outside of an axis of `size` entries, or no integers.
+    """
     nothing = not isinstance(item, Array) and not len(item)
     indices = np.empty(0, np.int64) if nothing else array_of(item, "an index")
     if indices.dtype.kind not in "iu" or np.any(indices < -size) or np.any(indices >= size):
@@ -222,7 +224,9 @@ def listed(value: Any) -> list[Any]:
 
 
 def without_rows(x: Traced, sizes: list[Any], advice: str) -> list[Any]:
-    """Removes the rows from a shape; raises `StepError`, with `advice`, if they do not come first."""
+    """Removes the size of the rows from a shape as the step writes it; raises `StepError` if it does not come
+    first. advice: the message.
+    """
     if x.is_constant:
         return sizes
     if not sizes or (sizes[0] is not ROWS_AXIS and sizes[0] != -1):

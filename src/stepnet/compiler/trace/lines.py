@@ -122,7 +122,9 @@ class NamingLine:
         """Begins the context; only an error that ends it matters."""
 
     def __exit__(self, _: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Adds the user's line to the error that ended the block, unless that names one."""
+        """Adds the user's line to the error that ended the block, if it names none: to the message of
+        stepnet's errors, as a note to others.
+        """
         if not isinstance(error, Exception) or names_line(error):
             return
         passed = list[tuple[CodeType, int]]()

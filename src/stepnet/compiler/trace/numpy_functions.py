@@ -32,7 +32,9 @@ numpy: Any = np
 
 
 def where(condition: Any, *choices: Any) -> Traced:
-    """Computes np.where in a step; raises `StepError` for a condition alone."""
+    """Computes np.where in a step: one of two values, by a condition. Operands may be arrays and numbers.
+    Raises `StepError` for a condition alone.
+    """
     if len(choices) != 2:
         raise refuse(
             "np.where of a condition alone gives another number of places in each row: write "
@@ -62,7 +64,9 @@ def clip(
     min: Any = None,  # noqa: A002 - NumPy's name
     max: Any = None,  # noqa: A002 - NumPy's name
 ) -> Traced:
-    """Computes np.clip in a step, with bounds by position or by name; raises `StepError` for both."""
+    """Computes np.clip in a step: the value limited to two bounds, by position or name; None is no bound.
+    Raises `StepError` for bounds by both.
+    """
     if any(bound is not None for bound in (a_min, a_max)) and any(bound is not None for bound in (min, max)):
         raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
@@ -98,7 +102,9 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
 def nan_to_num(
     x: Traced, copy: bool = True, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Traced:
-    """Computes np.nan_to_num in a step; integers and booleans stay. copy: has no effect."""
+    """Computes np.nan_to_num in a step: numbers in place of NaN and infinities; integers and booleans stay.
+    copy: has no effect.
+    """
     if not x.type.is_float:
         return x
     info = np.finfo(x.dtype)

@@ -83,7 +83,10 @@ def product(x: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
 
 
 def truth(name: str, least: bool) -> Callable[..., Traced]:
-    """Makes the rule for np.all, with `least`, or np.any in a step."""
+    """Makes the rule for np.all or np.any in a step. name: "np.all" or "np.any".
+
+    least: whether all numbers must be true, and not only one of them.
+    """
 
     def rule(a: Traced, axis: Any = None, *, keepdims: bool = False) -> Traced:
         """Tells, over feature axes, whether all numbers are true (none is 0), or whether one is: it counts
@@ -104,7 +107,9 @@ def count_nonzero(a: Traced, axis: Any = None, *, keepdims: bool = False) -> Tra
 
 
 def difference(a: Traced, n: int = 1, axis: int = -1) -> Traced:
-    """Computes np.diff in a step, n times; raises `StepError` unless n is a whole number from 0 on."""
+    """Computes np.diff in a step: the differences of neighbours along a feature axis, n times. Raises
+    `StepError` for an n that is no whole number from 0 on.
+    """
     feature = feature_axis(a, axis, "np.diff")
     if not is_integer(n) or n < 0:
         raise refuse(f"np.diff takes differences a number of times from 0, not {short_repr(n)}")
@@ -155,7 +160,9 @@ def deviation(x: Traced, axis: Any = None, *, ddof: int = 0, keepdims: bool = Fa
 
 
 def norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Traced:  # noqa: A002 - NumPy's name
-    """Computes np.linalg.norm of vectors in a step; raises `StepError` for an `ord` but 1, 2, infinity."""
+    """Computes np.linalg.norm of vectors in a step, along one feature axis: `ord` is 1, 2 (the default) or
+    infinity; raises `StepError` for others.
+    """
     if not is_integer(axis):
         raise refuse("np.linalg.norm in a step is that of vectors along one axis; give axis=-1")
     axes = (feature_axis(x, axis, "np.linalg.norm"),)
@@ -175,14 +182,18 @@ def norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = False) -
 
 
 def sort(a: Traced, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Traced:
-    """Computes np.sort in a step. kind, stable: no effect. Gradients go to where numbers came from."""
+    """Computes np.sort in a step, along a feature axis. kind, stable: have no effect. The gradient of a
+    sorted number goes to the place that it came from.
+    """
     x, last = sorted_last(a, axis, "np.sort")
     numbers = x.astype(np.int64) if x.dtype == np.bool_ else x
     return back_from_last(in_places(x, numbers).astype(x.dtype), last)
 
 
 def argsort(a: Traced, axis: Any = -1, kind: Any = None, *, stable: Any = None) -> Traced:
-    """Computes np.argsort in a step, as with stable=True. kind, stable: have no effect."""
+    """Computes np.argsort in a step: of equal numbers the first comes first, as with stable=True. kind,
+    stable: have no effect.
+    """
     x, last = sorted_last(a, axis, "np.argsort")
     return back_from_last(in_places(x, np.arange(x.type.shape[-1])), last)
 

@@ -28,7 +28,9 @@ MOST_PARTS = 2**12
 
 
 def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
-    """Computes np.reshape in a step; raises `StepError` if rows do not stay first, and for an order."""
+    """Computes np.reshape in a step, for features; the first size is the rows: x.shape[0], or -1. Raises
+    `StepError` for other sizes, and for an order other than "C".
+    """
     if order != "C":
         raise refuse("reshape in a step is in C order")
     advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
@@ -50,7 +52,9 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
 
 
 def transpose(x: Traced, axes: Sequence[int] | None = None) -> Traced:
-    """Computes np.transpose in a step; raises `StepError` if the rows would not stay first."""
+    """Computes np.transpose in a step, for feature axes. Raises `StepError` if the rows would not stay first,
+    and unless each axis is given once.
+    """
     rank = x.ndim
     requested = list(range(rank - 1, -1, -1)) if axes is None else listed(axes)
     order = [axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank]
@@ -71,7 +75,9 @@ def swapaxes(x: Traced, first: int, second: int) -> Traced:
 
 
 def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:
-    """Computes np.moveaxis in a step; raises `StepError` for the rows and for repeated positions."""
+    """Computes np.moveaxis in a step: moves feature axes to other positions. Raises `StepError` for the axis
+    of the rows, and unless each axis has one position.
+    """
     origins, targets = (
         [feature_axis(x, axis, "np.moveaxis") + x.ndim for axis in listed(axes)]
         for axes in (source, destination)
@@ -107,7 +113,9 @@ def roll(x: Traced, shift: Any, axis: Any = None) -> Traced:
 
 
 def pad(x: Traced, pad_width: Any, mode: Any = "constant", *, constant_values: Any = 0) -> Traced:
-    """Computes np.pad of features by a number in a step; raises `StepError` for rows and other modes."""
+    """Computes np.pad in a step: adds one number before and after features; raises `StepError` if it would
+    add rows, and for another mode.
+    """
     if mode != "constant" or np.ndim(constant_values):
         raise refuse("np.pad in a step adds one number: mode='constant' and a number as constant_values")
     widths = np.broadcast_to(np.asarray(pad_width), (x.ndim, 2)).tolist()
@@ -173,7 +181,9 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Traced:
 
 
 def expand_dims(x: Traced, axis: Any) -> Traced:
-    """Computes np.expand_dims in a step; raises `StepError` for an axis before the rows, or twice."""
+    """Computes np.expand_dims in a step: adds feature axes of size one; raises `StepError` for one before the
+    rows, and for one that occurs twice.
+    """
     requested = listed(axis)
     rank = x.ndim + len(requested)
     new_axes = {axis % rank for axis in requested if is_integer(axis) and -rank <= axis < rank}
@@ -187,7 +197,9 @@ def expand_dims(x: Traced, axis: Any) -> Traced:
 
 
 def squeeze(x: Traced, axis: Any = None) -> Traced:
-    """Computes np.squeeze of features in a step; raises `StepError` for an axis of another size."""
+    """Computes np.squeeze in a step: drops feature axes of size one, by default all; raises `StepError` for
+    an axis of another size.
+    """
     rank = len(x.type.shape)
     if axis is None:
         axes = tuple(index for index, size in enumerate(x.type.shape, -rank) if size == 1)
@@ -230,7 +242,9 @@ def split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Traced]:
 
 
 def array_split(x: Traced, indices_or_sections: Any, axis: int = 0) -> list[Traced]:
-    """Computes np.array_split in a step; raises `StepError` for no parts and over `MOST_PARTS`."""
+    """Computes np.array_split in a step: parts along a feature axis, the first larger if sizes differ. Raises
+    `StepError` for no parts, and for more than `MOST_PARTS`.
+    """
     if not is_integer(indices_or_sections):
         return split(x, indices_or_sections, axis)
     size = x.type.shape[feature_axis(x, axis, "np.array_split")]
@@ -267,7 +281,9 @@ def repeat(a: Traced, repeats: Any, axis: Any = None) -> Traced:
 
 
 def tile(A: Traced, reps: Any) -> Traced:
-    """Computes np.tile in a step; raises `StepError` if it would repeat the rows."""
+    """Computes np.tile in a step: the features a number of times along each axis. Raises `StepError` if it
+    would repeat the rows.
+    """
     counts = [1] * (A.ndim - len(listed(reps))) + listed(reps)
     if not all(is_integer(count) and count >= 0 for count in counts):
         raise refuse(f"np.tile takes whole numbers of copies, not {short_repr(reps)}")
@@ -303,7 +319,9 @@ def matrix_transpose(x: Traced, /) -> Traced:
 
 
 def broadcast_to(x: Traced, shape: Sequence[Any]) -> Traced:
-    """Computes np.broadcast_to in a step; raises `StepError` if the features do not fit the shape."""
+    """Computes np.broadcast_to in a step: repeats features until they have this shape; raises `StepError` if
+    they do not fit it.
+    """
     sizes = without_rows(x, list(shape), "np.broadcast_to keeps the rows first: (x.shape[0], ...)")
     try:
         fits = np.broadcast_shapes(x.type.shape, tuple(sizes)) == tuple(sizes)

@@ -133,7 +133,7 @@ def of_classes(value: Any) -> list[ReadSource]:
 
 
 def base_sources(kind: type[Any]) -> list[ReadSource]:
-    """Lists `ReadSource`s that read the attributes of a class and its bases, if they are the user's."""
+    """Lists a `ReadSource` for each of a class and its bases that is the user's, to see if it changed."""
     return [class_source(base) for base in kind.__mro__ if is_followed(base)]
 
 
@@ -226,7 +226,9 @@ def context_value(variable: ContextVar[Any]) -> Any:
 
 @cache
 def names_in(code: CodeType) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Returns the names of globals that code reads, and all names in it, with inner functions."""
+    """Returns the names of the globals that a function's code reads, and all names in the code, those of
+    attributes too. Functions inside it are included.
+    """
     names, every = dict[str, None](), set(code.co_names)
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):

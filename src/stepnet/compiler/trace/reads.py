@@ -77,7 +77,9 @@ class Reads:
 
     @computed_once
     def arrays(self) -> list[tuple[Any, Any]]:
-        """Lists values read by a step that may change in place, with their contents when `key` was made."""
+        """Lists those values read by a step that may change in place, such as arrays, each with its contents
+        at the time when `key` was computed, to detect changes.
+        """
         return [
             (value, known)
             for value, (_, known) in zip(self.values.values(), self.key, strict=True)
@@ -113,7 +115,9 @@ class Latest:
         self.reads: Reads | None = None
 
     def current(self, find_reads: Callable[[], Reads]) -> Reads:
-        """Returns the cached values that a step reads, or after a change those that `find_reads` finds."""
+        """Returns the values that a step reads besides its arguments: the cached ones, or, if one has
+        changed, those that `find_reads` finds, which are then cached.
+        """
         reads = self.reads  # read once, as another thread may replace it meanwhile
         if reads is None or not reads.still_hold():
             reads = self.reads = find_reads()
@@ -125,7 +129,7 @@ class Latest:
 
 
 def no_rule(_: Any) -> None:
-    """Returns None for any value: no object of a framework needs a rule to be read."""
+    """Returns None: the rule for steps that use no objects of a framework such as PyTorch."""
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[ReadSource] = ()) -> Reads:
@@ -182,7 +186,9 @@ def part_name(outer: str, name: str) -> str:
 
 
 def content_key(value: Any) -> Any:
-    """Makes a key of a value, equal for equal contents; by identity for objects without plain ones."""
+    """Makes a key of a value that can be hashed: equal keys mean equal contents. Objects without plain
+    contents are compared by identity.
+    """
     if isinstance(value, float | complex):
         return type(value), repr(value)  # repr distinguishes 0.0 from -0.0, and makes NaNs equal
     if isinstance(value, PLAIN):
@@ -215,7 +221,9 @@ def tensor_bits(tensor: Any) -> Any:
 
 @contextmanager
 def numbers_known() -> Generator[None]:
-    """Context in which values of PyTorch's tensors can be read, even inside PyTorch's own traces."""
+    """Context in which the values of PyTorch's tensors can be read, even inside PyTorch's own traces and
+    transforms, where they otherwise cannot.
+    """
     torch = imported("torch")
     if torch is None:
         yield

@@ -97,7 +97,9 @@ def specs(structure: Any) -> Any:
     """Makes a structure of `Spec`s from the forms that users write: 64, (4, 16), or {"h": 64, "c": 64}."""
 
     def spec(leaf: Any) -> Spec:
-        """Makes the `Spec` of one leaf that a user writes: a `Spec`, size or shape; else `InputError`."""
+        """Makes the `Spec` (features, dtype) of one leaf of a structure that a user writes: a `Spec`, or a
+        size or shape. Raises `InputError` for anything else.
+        """
         if isinstance(leaf, Spec):
             return leaf
         if is_integer(leaf) or is_shape(leaf):
@@ -153,7 +155,9 @@ class TracedStep:
 
     @property
     def unrounded(self) -> "TracedStep":
-        """The step without casts of outputs to storage dtypes such as bfloat16."""
+        """The step without the casts of outputs to storage dtypes such as bfloat16, for callers that compute
+        further with the outputs.
+        """
         nodes, count = self.body.nodes, len(self.names)
         results = [
             nodes[number].inputs[0] if DTYPES[self.body.type_of(number).dtype].is_stored else number

@@ -120,7 +120,7 @@ def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any)
 
 
 def is_of_none(error: Exception) -> bool:
-    """Tells whether an error says that a value is None, by its class, its name or its dtype."""
+    """Tells whether an error of Python, NumPy or stepnet says that a value is None."""
     texts = ("None", "dtype object") if isinstance(error, StepnetError) else ("NoneType",)
     return any(text in str(error) for text in texts)
 
@@ -249,7 +249,7 @@ def carried(spec: Spec) -> Spec:
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """Casts an output of a step to a storage dtype, if `dtype` is one; returns the node."""
+    """Casts an output to the storage dtype `dtype`, if it is one (such as bfloat16); returns the node."""
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 

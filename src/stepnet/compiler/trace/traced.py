@@ -272,7 +272,7 @@ class Traced(NDArrayOperatorsMixin):
 
 
 def unknown(name: str) -> StepError:
-    """Makes the error for what steps do not have, such as "np.median" or ".sort", with advice."""
+    """Makes the error for a function that steps do not have, such as "np.median" or ".sort", with advice."""
     with IMPORTS:
         from stepnet.compiler.trace.advice import message_for
     return refuse(message_for(name))
@@ -310,7 +310,7 @@ def apply(operation: str, *operands: Any, **attributes: Any) -> Traced:
 
 
 def misfit(message: str, builder: Builder, numbers: Sequence[int]) -> StepError:
-    """Makes the error for operands that do not fit, with their names in the step if they have any."""
+    """Makes the error `message` for operands that do not fit, with the names that they have in the step."""
     values = [Traced(builder, number) for number in numbers]
     titles = " and ".join(map(title, values))
     return refuse(f"{message} (here {titles})" if any(map(argument_of, values)) else message)
@@ -417,7 +417,9 @@ def kind_of(value: Any) -> Any:
 
 
 def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
-    """Makes an array of one number, cast as NumPy does; raises `StepError` for one that does not fit."""
+    """Makes an array of one repeated number, cast as NumPy does; raises `StepError` for integers that do not
+    fit the dtype, and values that do not fit the shape.
+    """
     try:
         with np.errstate(all="ignore"):
             return np.full(shape, value, dtype)
@@ -430,7 +432,9 @@ def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
 
 
 def array_of(value: Any, what: str) -> np.ndarray:
-    """Converts a value to an array of a dtype for steps; raises `StepError`, with its name `what`."""
+    """Converts a value to an array in a dtype that steps compute in; raises `StepError` if it is none. what:
+    the value's name, for the message.
+    """
     try:
         return computed(arguments.array_of(value, what))
     except InputError as error:

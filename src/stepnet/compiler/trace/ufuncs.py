@@ -95,7 +95,9 @@ def dot(left: Any, right: Any) -> Traced:
 
 
 def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
-    """Casts the operands of a ufunc to the dtypes in which NumPy computes it, as traced values."""
+    """Casts the operands of a ufunc to the dtypes in which NumPy computes it; returns traced values. ufunc:
+    one of NumPy's elementwise functions.
+    """
     builder = builder_of(operands)
     dtypes = loop_dtypes(ufunc, *operands)
     values = [Traced(builder, lifted(builder, value, operands)) for value in operands]
@@ -103,7 +105,9 @@ def in_loop(ufunc: np.ufunc, *operands: Any) -> list[Traced]:
 
 
 def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
-    """Returns the dtypes to which NumPy casts a ufunc's operands; raises `StepError` if steps lack one."""
+    """Returns the dtypes to which NumPy casts a ufunc's operands; raises `StepError` if steps do not compute
+    in one of them.
+    """
     try:
         dtypes = ufunc.resolve_dtypes((*map(kind_of, operands), None))
     except TypeError as error:
@@ -133,7 +137,9 @@ def power_by_number(x: Traced, exponent: Any) -> Traced:
 
 
 def float_power(x: Traced, exponent: float) -> Traced:
-    """Raises a float to a power: by products, quotient or root as in `FLOAT_POWERS`, or by `power`."""
+    """Raises a float to a constant power: by products, a quotient or a square root for the powers in
+    `FLOAT_POWERS`, and otherwise by the operation `power`.
+    """
     if exponent in FLOAT_POWERS:
         return FLOAT_POWERS[exponent](x)
     if math.isnan(exponent):

@@ -88,7 +88,7 @@ def imported(name: str) -> Any:
 
 
 def is_masked(value: Any) -> bool:
-    """Tells whether a value is a masked array, without loading NumPy's module, for which a fork waits."""
+    """Tells whether a value is a masked array, without loading `numpy.ma`, for which a fork would wait."""
     return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
@@ -111,8 +111,8 @@ def function(value: Any, meaning: str) -> Callable[..., Any]:
 def advised(**advice: str) -> Callable[[Callable[Given, Kind]], Callable[Given, Kind]]:
     """Makes a decorator for a function that users may call by arguments that it lacks, or give twice.
 
-    advice: what to do instead, by the name of the argument. Raises `ArgumentError` with it for a call by that
-    name where the function has no such argument, or has a value for it by position.
+    advice: the remedy, by the name of the argument. Raises `ArgumentError` with it for a call by that name
+    where the function has no such argument, or has a value for it by position.
 
     >>> advised(output="write result= in place of it")(lambda result: result)(output="last")
     Traceback (most recent call last):
@@ -125,7 +125,9 @@ def advised(**advice: str) -> Callable[[Callable[Given, Kind]], Callable[Given, 
 
         @wraps(function)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Kind:
-            """Calls the function; raises `InputError` with advice for an unknown or repeated argument."""
+            """Calls the function; raises `InputError` if an argument that there is advice for is given by a
+            name that the function lacks, or twice.
+            """
             name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
             for argument, text in advice.items():
                 if argument in kwargs and argument not in positions:
@@ -150,7 +152,7 @@ def unknown_argument(
 
     what: the name of the function in the message.
     unknown: the names of such arguments, which the function takes by `**unknown`.
-    meant: what to write instead, by the name of the argument; for others a similar name is looked for.
+    meant: the text to write instead, by the name of the argument; for others a similar name is looked for.
     further: the names of arguments that it takes in this way, and that it has.
 
     >>> def call(sequences, initial=None, lengths=None, **unknown):
@@ -360,7 +362,9 @@ def mapping(value: Any, meaning: str) -> Mapping[str, Any]:
 
 
 def array_of(value: Any, what: str) -> Array:
-    """Converts an argument to an array; raises `InputError`, with its name `what`, if it cannot be."""
+    """Converts an argument to an array of any dtype; raises `InputError` if that is not possible. what: the
+    argument's name in the message.
+    """
     if type(value) is np.ndarray:
         return value
     if is_masked(value):
@@ -388,7 +392,9 @@ def is_tensor(value: Any) -> bool:
 
 
 def refuse_tensor(tensor: Any, what: str) -> None:
-    """Raises `InputError` for a tensor `what` that is on a device or requires a gradient."""
+    """Raises `InputError` for a PyTorch tensor that cannot become an array, as it is on a device or requires
+    a gradient. what: the argument's name in the message.
+    """
     if tensor.requires_grad:
         raise InputError(
             f"{what} is a tensor that requires a gradient, and none is computed here; give .detach()"
@@ -403,7 +409,9 @@ def is_jax_array(value: Any) -> bool:
 
 
 def refuse_jax_array(array: Any, what: str) -> None:
-    """Raises `InputError` for an array of JAX, `what`, that is traced or on a device."""
+    """Raises `InputError` for an array of JAX that cannot be read in place, as JAX traces it or it is on a
+    device. what: the argument's name in the message.
+    """
     jax: Any = sys.modules["jax"]
     if isinstance(array, jax.core.Tracer):
         raise InputError(
@@ -415,7 +423,9 @@ def refuse_jax_array(array: Any, what: str) -> None:
 
 
 def checked_dtype(array: Array, what: str) -> str:
-    """Returns the name of an array's dtype; raises `InputError` if stepnet has no such dtype."""
+    """Returns the name of an array's dtype; raises `InputError` if stepnet has no such dtype. what: the
+    array's name in the message.
+    """
     if array.dtype == object:
         raise InputError(
             f"{what} is an array of Python objects; sequences of different lengths go in a "
@@ -425,7 +435,9 @@ def checked_dtype(array: Array, what: str) -> str:
 
 
 def dtype_name(dtype: Any, what: str) -> str:
-    """Returns the name of a dtype that stepnet supports; raises `InputError`, with the argument `what`."""
+    """Returns the name of a dtype that stepnet supports; raises `InputError` for any other. what: the name,
+    in the message, of the argument that has the dtype.
+    """
     name = dtype_text(dtype)
     if name not in DTYPES:
         raise InputError(unknown_dtype(name, what))

@@ -54,7 +54,9 @@ OWN = Stacks()
 
 @contextmanager
 def large_stacks() -> Generator[None]:
-    """Context in which started threads have stacks of at least `STACK` bytes."""
+    """Context in which threads that are started have stacks of at least `STACK` bytes. What the program has
+    set by `threading.stack_size` holds again at the end.
+    """
     with STACKS:
         before = threading.stack_size()
         threading.stack_size(max(STACK, before))
@@ -149,7 +151,7 @@ def module_late(name: str) -> Any:
 
 
 def imported_late(package: str, name: str, home: str) -> Any:
-    """Imports a name of a package at its first use. home: the module of the package that has the name."""
+    """Imports a name of a package from its module `home` at its first use (PEP 562)."""
     return getattr(module_late(f"{package}.{home}"), name)
 
 

@@ -86,7 +86,7 @@ class TensorList(NamedTuple):
     specs: the shape and dtype of each. A tensor with another one, or with gaps, lends nothing.
     places: where each value of the call lies.
     instead: for tensors that may be None, by number, the address of the memory that is read in place of
-        theirs; any but 0 if none of the values lies there. held: what has this memory.
+        theirs; any but 0 if none of the values lies there. held: the object that has this memory.
     gaps: the memory between values that a call sets to zero: the number of a tensor, the begin and the end
         in bytes.
     """

@@ -102,7 +102,9 @@ PACKAGES = (
 
 
 def check_version(module: Any) -> None:
-    """Raises `LibraryError`, with the command to install another version, for a package too old."""
+    """Raises `LibraryError`, with the command that installs another version, if the package of an imported
+    module is older than the lowest version that works.
+    """
     name = module.__name__.partition(".")[0]
     version = getattr(sys.modules.get(name), "__version__", None)
     for package in PACKAGES:

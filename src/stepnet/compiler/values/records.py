@@ -83,7 +83,9 @@ def written(name: str, parameters: str, lines: list[str], names: dict[str, Any])
 
 
 def initialize(method: WrittenAtUse, new: Any, /, *values: Any, **named: Any) -> None:
-    """Gives a new object its fields as `__init__` would; leaves arguments that do not fit to that."""
+    """Gives a new object the values of its fields, as the written `__init__` does. Arguments that do not fit
+    are left to that, which refuses them.
+    """
     class_: Any = method.class_
     own: list[Any] = list(dataclasses.fields(class_))
     places = [field.name for field in own if field.init and not field.kw_only]
@@ -108,7 +110,9 @@ def initialize(method: WrittenAtUse, new: Any, /, *values: Any, **named: Any) ->
 
 
 def write_init(class_: Any) -> Any:
-    """Writes the `__init__` of a dataclass, which calls `__post_init__` if the class has it."""
+    """Writes the `__init__` of a dataclass: an argument for each field, in their order, those by keyword at
+    the end; then `__post_init__`, if the class has it.
+    """
     own: list[Any] = list(dataclasses.fields(class_))
     names: dict[str, Any] = {"builtin_object": object, "FACTORY": Factory()}
     lines, annotations = list[str](), dict[str, Any]()
@@ -138,7 +142,9 @@ def write_init(class_: Any) -> Any:
 
 
 def default_of(field: Any, names: dict[str, Any]) -> str:
-    """Returns the text of a field's default as a parameter, "" for none, and adds it to `names`."""
+    """Returns the text of a field's default in a function's parameters, and adds it to `names`; empty if the
+    field has none.
+    """
     if field.default_factory is not MISSING:
         return "=FACTORY"
     if field.default is MISSING:
@@ -202,7 +208,7 @@ def representation(self: Any) -> str:
 
 
 def is_fixed(one: Any, name: str) -> bool:
-    """Tells whether an attribute of a frozen object may not change, as a subclass may have others."""
+    """Tells whether an attribute may not change: a field, or any of an object of no plain subclass."""
     class_ = cast("Any", type(one))
     return "__dataclass_fields__" in vars(class_) or name in class_.__dataclass_fields__
 
@@ -222,7 +228,9 @@ def delete(self: Any, name: str) -> None:
 
 
 def freeze(class_: type[Any]) -> None:
-    """Makes objects of a class refuse changes; raises `TypeError` if it has such methods itself."""
+    """Gives a class the methods by which its objects refuse that attributes are assigned or deleted. Raises
+    `TypeError` if it has such methods itself.
+    """
     for name, method in (("__setattr__", assign), ("__delattr__", delete)):
         if name in vars(class_):
             raise TypeError(f"{class_.__name__} is frozen, and may not have a {name} of its own")
@@ -230,7 +238,10 @@ def freeze(class_: type[Any]) -> None:
 
 
 def made(class_: Any, frozen: bool, eq: bool, has_text: bool) -> Any:
-    """Makes a dataclass whose methods are written once used often. has_text: with `__repr__`."""
+    """Makes a class a dataclass, whose methods are written when they are used often.
+
+    frozen, eq: as for `dataclasses.dataclass`. has_text: whether it gets a `__repr__`.
+    """
     own: dict[str, Any] = {**class_.__dict__}
     inherits = any(dataclasses.is_dataclass(base) for base in class_.__mro__[1:])
     class_ = dataclasses.dataclass(class_, init=False, repr=False, eq=False, frozen=frozen and inherits)

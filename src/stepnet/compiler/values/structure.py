@@ -178,7 +178,9 @@ def leaves_as(structure: Structure, like: Structure) -> list[Any] | None:
 
 
 def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
-    """Makes a structure of the type of `structure` from other children; mappings become dicts."""
+    """Makes a structure of the type of `structure` from other children, given by key or position in order.
+    All mappings become dicts.
+    """
     if structure is None:
         return None
     if isinstance(structure, Mapping):
@@ -208,7 +210,9 @@ def skeleton(structure: Structure, depth: int = 0) -> str:
 
 
 def _children(structure: Structure, depth: int = 0) -> list[tuple[Any, Any]] | None:
-    """Returns pairs (key or position, child) of a structure; None for a leaf. Raises if too deep."""
+    """Returns the pairs (key or position, child) of a structure's top level; None for a leaf. Raises
+    `InputError` if there are too many structures around it (`depth`).
+    """
     if structure is None:
         return []
     if isinstance(structure, np.ndarray):  # by far the most common, and slow to tell from an abstract class

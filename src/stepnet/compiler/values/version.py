@@ -20,7 +20,9 @@ def has_lock() -> bool:
 
 
 def check_lock(is_there: bool) -> None:
-    """Raises `LibraryError`, with advice, if Python runs without its lock. is_there: whether it has it."""
+    """Raises `LibraryError`, with the way to turn Python's lock on, if Python runs without it. is_there:
+    whether it has the lock.
+    """
     if not is_there:
         raise LibraryError(
             "stepnet does not run on free-threaded Python without its lock: start Python with -X gil=1 or "

@@ -50,8 +50,9 @@ def steps_joined(call: ReplayedNode, x: Placed) -> Placed | None:
 
 
 def cuts_of(call: ReplayedNode, x: Placed, dim: int, start: Any, end: Any) -> tuple[int, int] | None:
-    """Returns how many steps of the axis `dim` of x a slice leaves out ahead and behind, in the graph of a
-    file that fixes the number of steps; None for a slice that counts the steps which it keeps, as x[:, :3].
+    """Returns the numbers of steps of the axis `dim` of x that a slice leaves out ahead and behind, in the
+    graph of a file that fixes the number of steps; None for a slice that counts the steps which it keeps, as
+    x[:, :3].
     end: None for all steps.
 
     An axis with more steps than the inputs, as after a convolution with zeros, may be cut to as many as

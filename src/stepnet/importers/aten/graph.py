@@ -56,7 +56,7 @@ class AtenNode:
     common: the common dtype of the first two arguments of a call.
     value: the array of a constant; for an item the call and the place of the result.
     place: where it stands in the user's code, or in a file; "" if that is not known.
-    advice: what to write in its place, if the table has no such operation.
+    advice: the text to write in its place, if the table has no such operation.
     """
 
     kind: str

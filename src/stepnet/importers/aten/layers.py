@@ -21,7 +21,7 @@ GATES = {"GRU": 3, "LSTM": 4, "RNN_TANH": 1, "RNN_RELU": 1}
 def recurrent(name: str, call: ReplayedNode) -> list[Placed]:
     """Evaluates the node of a recurrent operator: returns the outputs and the last states, as PyTorch does.
 
-    name: that of the operator, such as "gru".
+    name: the name of the operator, such as "gru".
     """
     arguments = call.arguments
     layers, train = arguments["num_layers"], arguments["train"]

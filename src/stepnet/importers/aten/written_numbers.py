@@ -31,7 +31,7 @@ def numbers_of(call: ReplayedNode, result: Any) -> list[float]:
     """Returns the numbers in a node of an exported graph that may have been computed from the example's
     number of steps.
 
-    result: what the node was evaluated to.
+    result: the value of the node.
     """
     axes = result.axes if isinstance(result, Placed) else ()
     for names, rule in RULES:

@@ -30,7 +30,7 @@ class Axes:
 
     @classmethod
     def of(cls, letters: str, sizes: Mapping[str, int]) -> "Axes":
-        """Returns the axes of an array, a letter each; "" for one that has length 1 by `sizes`."""
+        """Returns the axes of an array, a letter of `letters` each; "" for one of length 1 by `sizes`."""
         return cls(tuple("" if sizes.get(letter) == 1 else letter for letter in letters), sizes)
 
     def transposed(self, order: Sequence[int]) -> "Axes | None":

@@ -121,7 +121,9 @@ def wordwise() -> tuple[Words, Words]:
 
 @cache
 def piecewise() -> Words:
-    """Returns the linear map by which a piece of zero bytes changes a CRC, by its 32 bits."""
+    """Returns how 4 * WORDS zero bytes, the bytes of a piece, change a CRC: a linear map, given by its value
+    for each of the 32 bits.
+    """
     low, high = wordwise()
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     for _ in range(WORDS):

@@ -45,7 +45,9 @@ FOLDERS = {
 
 
 def title_of(path: Path) -> str | None:
-    """Returns the title of a model file's kind, such as "Keras", by its content; None if unknown."""
+    """Recognises a model file or folder by its content: returns the title of its kind, such as "Keras"; None
+    if the content is unknown or incomplete.
+    """
     if path.is_dir():
         return next(
             (
@@ -66,7 +68,9 @@ def title_of(path: Path) -> str | None:
 
 
 def is_paddle_program(path: Path) -> bool:
-    """Returns True for a program of PaddlePaddle, by its name and parameters or its first bytes."""
+    """Returns True if a file is a program of PaddlePaddle, by its name, and by the file of parameters beside
+    it or, as a program may have none, its first bytes.
+    """
     if path.suffix != ".json":
         return path.suffix == ".pdmodel"
     if path.with_suffix(".pdiparams").exists():
@@ -78,7 +82,9 @@ def is_paddle_program(path: Path) -> bool:
 
 
 def zip_title(stream: BufferedReader, size: int) -> str | None:
-    """Returns the title of the kind of a zip, by its members; None if unknown or damaged."""
+    """Returns the title of the kind of model in a zip file, by the names of its members; None for an unknown
+    kind or a damaged zip. size: the size of the file in bytes.
+    """
     try:
         names = tuple(zips.members(stream, size))
     except FileError:  # reported by the reader that the file's ending selects
@@ -87,7 +93,9 @@ def zip_title(stream: BufferedReader, size: int) -> str | None:
 
 
 def tar_title(stream: BufferedReader, size: int) -> str | None:
-    """Returns the title of the kind of a tar, by its members; None if unknown or damaged."""
+    """Returns the title of the kind of model in a tar file, by the names of its members; None for an unknown
+    kind or a damaged tar. size: the size of the file in bytes.
+    """
     try:
         names = {Path(name).name for name in torch_legacy.members(stream, size)}
     except FileError:

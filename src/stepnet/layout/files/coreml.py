@@ -158,7 +158,9 @@ def model_file(path: Path) -> Path:
 
 
 def path_inside(folder: Path, relative_path: str) -> Path:
-    """Returns the path of a Core ML model's file; raises `FileError` if missing or outside of it."""
+    """Returns the path of the file `relative_path` of a Core ML model, below its folder `folder`; raises
+    `FileError` if the file is missing or lies elsewhere.
+    """
     for name in relative_path.split("/"):
         folder = jsons.within(folder, name)
     if not folder.is_file():
@@ -299,7 +301,9 @@ def preceding_lstm(program: CoreMLProgram, operation: CoreMLOperation) -> str:
 
 
 def axes_after(program: CoreMLProgram, operation: CoreMLOperation, axes: Axes) -> Axes | None:
-    """Returns the axes of an array after a Core ML operation that moves numbers; None if unknown."""
+    """Returns the axes of an array after a Core ML operation that only moves its numbers, such as a
+    transpose; None if they are unknown. axes: those before it.
+    """
     if operation.type in ("cast", "identity"):
         return axes
     numbers = constant(program, maker_of(program, operation.inputs.get(NUMBERS[operation.type], "")))

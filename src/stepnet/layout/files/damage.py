@@ -44,7 +44,9 @@ def likely(layouts: Iterable[str], frameworks: Iterable[str]) -> list[Record]:
 
 
 def damage_text(damage: Damage) -> str:
-    """Returns the message for a damaged layer, with the options to read the file without it."""
+    """Returns the message for a damaged layer: the reason why it cannot be read, and the options by which the
+    user reads the file without it.
+    """
     more = len(damage.names) - MOST_SHOWN
     arrays = ", ".join(damage.names[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
     name = re.sub("[./_]$", "", damage.prefix) or "the layer without a name"

@@ -158,7 +158,9 @@ def name_of(path: tuple[str, ...]) -> str:
 
 
 def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
-    """Joins the chunks of a long array of Flax; raises `FileError` if they do not fit its shape."""
+    """Joins the chunks in which Flax stores a long array, and gives it its shape; raises `FileError` if they
+    do not fit. chunked: the dictionary that holds both.
+    """
     shape, chunks = list_values(chunked.get("shape")), list_values(chunked.get("chunks"))
     if shape is None or chunks is None:
         raise FileError("a long array in it has no shape and chunks")
@@ -174,7 +176,9 @@ def joined_chunks(chunked: Mapping[Any, Any]) -> Array:
 
 
 def list_values(numbered: Any) -> list[Any] | None:
-    """Returns the values of a dictionary with the keys "0", "1", ..., Flax's lists; None for others."""
+    """Returns the values, in order, of a dictionary with the keys "0", "1", ..., as which Flax writes a list;
+    None for any other value. numbered: the dictionary.
+    """
     if not isinstance(numbered, dict):
         return None
     values = cast("dict[Any, Any]", numbered)
@@ -211,7 +215,9 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def encoded_array(msgpack: Any, array: Array) -> Any:
-    """Encodes an array as Flax does: as a msgpack extension, or in chunks beyond `CHUNK`."""
+    """Encodes an array as Flax does: as a msgpack extension or, if it is longer than `CHUNK`, as a dictionary
+    of its shape and its chunks. msgpack: the library.
+    """
     if array.nbytes <= CHUNK:
         packed = msgpack.packb((array.shape, array.dtype.name, array.tobytes()), use_bin_type=True)
         return msgpack.ExtType(ARRAY, packed)

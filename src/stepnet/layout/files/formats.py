@@ -243,7 +243,9 @@ def kind(path: Path) -> Format:
 
 
 def by_ending(path: Path, new: bool = False) -> Format:
-    """Returns the kind of a file by its ending; raises `FileError` for one unknown or not written."""
+    """Returns the kind (format) of a file by the ending of its name; raises `FileError` for an unknown
+    ending, and for a `new` file of a kind that is not written.
+    """
     name = path.name.lower()
     if name.endswith(".bin") and path.with_suffix(".json").exists():
         return BY_TITLE["raw buffers"]

@@ -291,7 +291,9 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
 
 
 def converted_module(module: Module, conversion: Conversion) -> Module:
-    """Returns a module with the arrays and layout of a conversion, and its other facts."""
+    """Returns a module (recurrent layer) after its conversion: the arrays and layout (arrangement of weights)
+    of `conversion`, and all other facts of the old module.
+    """
     report = conversion.report
     return Module(
         module.name,

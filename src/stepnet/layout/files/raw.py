@@ -157,8 +157,8 @@ def write_buffers(
     """Writes a raw buffer: `weights.bin` with the bytes of the arrays, one after the other, and last
     `weights.json` with the description, to which names, shapes and offsets of the arrays are added.
 
-    path: that of either file. Raises `FileError`, with the path, for arrays of several dtypes or of a dtype
-    that is not in `DTYPES`, and if one of the files exists, unless `force`.
+    path: the path of either file. Raises `FileError`, with the path, for arrays of several dtypes or of a
+    dtype that is not in `DTYPES`, and if one of the files exists, unless `force`.
     """
     path = Path(path).with_suffix(".json")
     names = {array.dtype.name for array in arrays.values()}

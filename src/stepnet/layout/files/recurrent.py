@@ -86,7 +86,9 @@ class RecurrentLayer:
         return [last] if last_only else outputs, self.states(final) if self.top.states else []
 
     def memories(self, states: Sequence[Any]) -> Any:
-        """Returns initial states as the layer takes them; raises `ModelError` for another number of them."""
+        """Returns initial states in the form in which a call of the layer takes them; None for none. Raises
+        `ModelError` for another number of states.
+        """
         if not states:
             return None
         count, stacked = len(self.slots), [slots_of(module) for module in self.modules]

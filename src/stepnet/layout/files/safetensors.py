@@ -58,7 +58,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """Reads the arrays and the metadata of a .safetensors file; raises `FileError` with the path."""
+    """Reads the arrays of a .safetensors file by name, and its metadata: texts by name. Raises `FileError`,
+    with the path, for what `read` refuses.
+    """
     path = existing(path)
     try:
         store = Store(path, path.stat().st_size)
@@ -73,7 +75,9 @@ def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    """Returns the metadata of a .safetensors file, texts by name; raises `FileError`."""
+    """Returns the metadata of a .safetensors file, texts by name; raises `FileError` for files that `read`
+    refuses for other reasons than their arrays.
+    """
     try:
         Store(path, path.stat().st_size).take(PARSED * description_length(path), "its description")
         with cast(Any, safe_open(path, framework="numpy")) as file:

@@ -69,7 +69,9 @@ def indices_in(folder: Path) -> list[Path]:
 
 
 def weight_map(index: Path) -> Mapping[str, str]:
-    """Reads {array name: name of its file} of a model in shards; raises `FileError` if it is broken."""
+    """Reads the index file of a model in shards: returns {array name: name of the file that holds it}. Raises
+    `FileError`, with the path, if the index is broken.
+    """
     entries: Any = jsons.read(index).get(MAP)
     file_of = cast("dict[str, Any]", entries) if isinstance(entries, dict) else {}
     if not file_of or not all(isinstance(file_name, str) for file_name in file_of.values()):

@@ -60,7 +60,9 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
 
 
 def with_layer(below: Module, module: Module) -> Module:
-    """Returns a module of the layers of `below` with that of `module`, which reads them, on top."""
+    """Returns a module of several recurrent layers: the layers of `below`, and on top the one layer of
+    `module`, which takes their outputs.
+    """
     layout_record, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
     lower = {name: layout_record.in_layer(name, layout_record.layer_of(name), sizes) for name in below.arrays}

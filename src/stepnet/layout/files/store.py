@@ -52,12 +52,14 @@ class Store:
         self.files: set[str] = set()
 
     def take(self, count: int, what: str) -> None:
-        """Counts bytes before they are allocated for `what`; raises `FileError` beyond the file's limit."""
+        """Counts bytes before they are allocated for `what`; raises `FileError` beyond the limit."""
         self.room(count, what)
         self.left -= count
 
     def room(self, count: int, what: str) -> None:
-        """Raises `FileError` unless `count` bytes of a file's memory are left for `what`, freed at once."""
+        """Raises `FileError` unless `count` bytes of the memory for a file are left for `what`, but does not
+        count them: it is for bytes that are freed at once.
+        """
         if count > self.left:
             raise FileError(
                 f"{self.front}with {what} it would fill more than {self.most} bytes of memory, far more "
@@ -69,7 +71,9 @@ class Store:
         self.left += count
 
     def beside(self, file: str, size: int) -> None:
-        """Raises the limit, unless the user set it, by the size of a further file, once for its name."""
+        """Raises the limit on memory for a further file of the model with `size` bytes, unless the user set
+        the limit. A file is counted once by its name `file`.
+        """
         if file not in self.files:
             self.files.add(file)
             self.left += self.times * size

@@ -119,7 +119,9 @@ def entry(listed: bytes, position: int) -> tuple[Member, int]:
 
 
 def wide_numbers(extra: bytes) -> Iterator[int]:
-    """Yields the 64-bit sizes and offsets of a large zip member, from its extra field of kind 1."""
+    """Yields the 64-bit sizes and offsets of a large zip member, from the first of its extra fields that has
+    them (kind 1); extra: the bytes of these fields.
+    """
     position = 0
     while position + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, position)
@@ -154,7 +156,9 @@ def byte_range_of(stream: BufferedIOBase, member: Member, size: int) -> ByteRang
 
 
 def bytes_at(stream: BufferedIOBase, byte_range: ByteRange) -> Array:
-    """Reads a range of a file; raises `FileError` if cut off, or if a checksum does not match."""
+    """Reads a copy of the bytes in a range of a file; raises `FileError` if the file is cut off, or if they
+    do not have the range's checksum, if it has one.
+    """
     stream.seek(byte_range.start)
     data = np.empty(byte_range.size, np.uint8)
     if stream.readinto(data.data) != byte_range.size:

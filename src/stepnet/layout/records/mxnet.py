@@ -78,7 +78,7 @@ def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], eviden
     """Returns the layout (arrangement of weights) of a cell, or of a layer whose arrays have the names of its
     cells' arrays.
 
-    name: that of the layout, without "mxnet.". kind: a key of `KINDS`. front: the prefix of the arrays'
+    name: the name of the layout, without "mxnet.". kind: a key of `KINDS`. front: the prefix of the arrays'
     names. semantics: values or settings by field of `Semantics`. evidence: where the layout was read, and how
     it was verified.
     """

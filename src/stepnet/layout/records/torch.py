@@ -28,7 +28,7 @@ def arrays(gates: str) -> dict[str, str]:
 
 
 def of_cell(gates: str) -> dict[str, str]:
-    """Returns the notation of a cell's arrays in PyTorch, such as {"weight_ih": "W[(g:rzn h) x]"}."""
+    """Returns a cell's notation in PyTorch by array, as {"weight_ih": "W[(g:rzn h) x]"}. gates: letters."""
     return {name.replace("_l{L}{D}", ""): notation for name, notation in arrays(gates).items()}
 
 

@@ -245,7 +245,7 @@ class Finished:
         self.kept = np.full((starts, 0), NONE)
 
     def ranked(self, logs: Array, length: int) -> Array:
-        """Returns by what a beam search ranks sequences: log-probability / length**penalty."""
+        """Returns the numbers that rank finished sequences: log-probability (`logs`) / length**penalty."""
         weight = self.weight(length)
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
 

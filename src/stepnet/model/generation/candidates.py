@@ -242,7 +242,9 @@ def logs_net(symbols: int, dtype: str, groups: int, stops: tuple[int, ...]) -> R
     even = deep * groups
 
     def step(scores: Any, memory: Any, params: None) -> tuple[Any, Any]:
-        """Computes for each row the highest score, the log-sum-exp, and the best of each group."""
+        """Computes, for each row of scores, the highest score, the log-sum-exp, and the highest
+        log-probability of each group of symbols.
+        """
         going = np.where(stopping, -np.inf, scores) if stops else scores
         tops = np.max(going[:, :even].reshape(going.shape[0], deep, groups), axis=1)
         over = symbols - even

@@ -42,7 +42,9 @@ MOST_KEPT = 8
 
 @dataclass(frozen=True)
 class CompiledGeneration:
-    """Compiled recurrence that generates symbols, with its memories' `Spec`s and its engine's name."""
+    """Compiled recurrence that generates symbols, with the `Spec`s (features, dtypes) of its memories and the
+    name of its engine.
+    """
 
     program: Program
     memories: list[Any]
@@ -54,7 +56,10 @@ KEPT: "WeakKeyDictionary[Layer, OrderedDict[Any, CompiledGeneration]]" = WeakKey
 
 @dataclass(frozen=True)
 class Wired:
-    """A compiled recurrence that generates symbols from memories and statics, and its engine."""
+    """A compiled recurrence that generates symbols for given sequences, with initial memories and statics.
+
+    engine: the name of the engine that runs it.
+    """
 
     program: Program
     memories: list[Array]
@@ -252,7 +257,7 @@ def call_of(given: Array, initial: list[Array | None], statics: list[Array], unt
     """Makes a call of the generating recurrence for some steps of each row.
 
     given: the inputs of these steps, which are the same for all rows.
-    initial: the memories before these steps; the last ones have one number per row.
+    initial: the memories before these steps; the last memories have one number per row.
     statics: the values that each row (sequence) has once.
     until: the condition by which rows end; None if the engine does not check it.
     """

@@ -58,7 +58,10 @@ def entries_of(structure: Any, rows: Array) -> Any:
 
 
 class Live:
-    """Sequences being generated as rows of a stream; ended ones stay up to half of the rows."""
+    """Sequences that are being generated step by step, as rows of a stream.
+
+    The rows of ended sequences stay in the stream until at most half of its rows are left.
+    """
 
     def __init__(self, writer: "Writer", front: Front, rows: Array) -> None:
         """Starts a stream with one row for each of some sequences.
@@ -240,7 +243,9 @@ def checked_most(max_steps: Any) -> int:
 
 
 def checked_stops(stop: Any) -> Array:
-    """Returns `stop` as an array of the symbols that end a sequence; raises `InputError` for others."""
+    """Returns the argument `stop`, one symbol, several or None, as an array of the symbols that end a
+    sequence; raises `InputError` for other values.
+    """
     given = () if stop is None else stop
     return checked_integers(
         [given] if is_integer(given) else given, None, "stop", many="one or a list of them"
@@ -248,7 +253,10 @@ def checked_stops(stop: Any) -> Array:
 
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:
-    """Returns a sampler's symbols as int64; raises `InputError` for another shape, dtype or range."""
+    """Returns the symbols from a sampler as int64; raises `InputError` for another shape, dtype or range.
+
+    shape: the shape of the scores, (rows, symbols).
+    """
     array = array_of(symbols, "what the sampler gave")
     if array.shape != shape[:1] or array.dtype.kind not in "iu":
         raise InputError(

@@ -54,7 +54,7 @@ class Chooses(Protocol):
 
     @property
     def beams(self) -> int:
-        """The sequences that a row continues, the first feature axis of its memories; 0 without one."""
+        """The number of sequences that a row continues, the first feature axis of memories; 0 without it."""
         ...
 
     @property
@@ -122,7 +122,9 @@ class Choice:
         return {} if self.sampler is None else dict.fromkeys(DRAWN, Type(ROWS, (), "int64"))
 
     def refused(self, on_device: bool) -> str | None:
-        """Returns why Python chooses symbols between two steps; None if the step can, on every engine."""
+        """Returns the reason why Python chooses symbols between two steps; None if the step can. It is the
+        same for all engines.
+        """
         if self.sampler is not None and type(self.sampler) is not Sampling:
             return "sampler= is a function, and not one of sn.sampling"
         if self.sampler is not None and self.symbols > MOST_SYMBOLS:

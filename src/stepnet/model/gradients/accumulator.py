@@ -112,5 +112,5 @@ class BackwardAccumulator:
 
 
 def is_added(type_: Type) -> bool:
-    """Returns whether gradients of a type are summed over pieces: all but those per step."""
+    """Tells whether gradients of a type are summed over pieces (ranges of steps): all but those per step."""
     return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

@@ -94,7 +94,7 @@ class TensorNet:
         """Returns a function that runs the net on tensors. It returns True if it ran; False, with nothing
         written, if no prepared call is free, or if a tensor lends no memory.
 
-        tensors: those of a call, in which the inputs and then the results lie.
+        tensors: the tensors of a call, in which the inputs and then the results lie.
         """
         _, *rest = self.form or (0,)
         places = AtTensors(tensors, self.program.ends.parameters, self.given, self.results)

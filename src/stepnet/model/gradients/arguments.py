@@ -200,7 +200,7 @@ class CallArguments:
         )
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:
-        """Returns the positions of floating-point inputs to differentiate, of kinds such as "params"."""
+        """Returns the positions of the net's floating-point inputs of some kinds, such as "params"."""
         return wanted_places(self.net, self.places, kinds)
 
     def gradients(self, kinds: Sequence[str], places: Sequence[int], arrays: Sequence[Array]) -> Gradients:
@@ -217,8 +217,8 @@ class CallArguments:
     def outputs(self, made: Sequence[Array | None]) -> Any:
         """Returns outputs in the structure and the layout in which a call returns them.
 
-        made: the results of the net, of which the outputs come first, or a value for each of them, such as
-            its tangent. None stays None.
+        made: the results of the net, outputs first, or a value for each result, such as its tangent. None
+        stays None.
         """
         program = self.reading.program
         outputs = [

@@ -70,7 +70,7 @@ def vjp(model: Model, *, per_sequence: bool = False, saved: str | None = None) -
     array([[11.],
            [ 5.]])
 
-    A graph gives its outputs alone, and so are the cotangents:
+    A graph returns outputs alone, and `backward` takes the cotangents of these:
 
     >>> graph = sn.Graph(lambda x, W: sn.reduce(rnn(x)[0], "mean") * W, np.array([3.0]))
     >>> outputs, backward = sn.vjp(graph)(np.array([[[1.0], [10.0]]]))
@@ -84,7 +84,10 @@ def vjp(model: Model, *, per_sequence: bool = False, saved: str | None = None) -
 
 
 class Vjp:
-    """A function that runs a model and its gradients, and prepares those that come again (`vjp`)."""
+    """A function that runs a model and returns its results and a `Backward` for gradients; `vjp` makes it.
+
+    The second call of a form is prepared. The compiled gradients are kept with the model's programs.
+    """
 
     def __init__(self, model: Model, per_sequence: bool = False, saved: str | None = None) -> None:
         """Stores a model that has gradients, with an empty cache of prepared calls.

@@ -65,7 +65,9 @@ class DifferentiableNet:
     """
 
     def __init__(self, net: Net, program: NetProgram | None = None) -> None:
-        """Makes a differentiable function of a net; its programs are compiled at their first use."""
+        """Makes a function, with gradients, of a net; its programs are compiled at their first use and
+        cached. program: the program of the net, if there is one.
+        """
         self.net, self._kept, self._run = net, OrderedDict[Any, Any](), program or NetProgram(net)
         self.inputs = [net.type_of(number) for number in net.inputs]
         self.results = [net.type_of(number) for number in net.results]
@@ -428,7 +430,10 @@ class SingleStep:
 
 
 class NetCall(NamedTuple):
-    """The net for a call's arguments, and its positions. lead: first sizes of arrays of sequences."""
+    """The net for the arguments of a call, and where the steps of its sequences lie.
+
+    lead: the first two sizes of the arrays of sequences.
+    """
 
     net: ModelNet
     positions: Positions

@@ -229,7 +229,10 @@ class InBlocks:
         return Blocks(blocks, self.size, self.by_blocks), Blocks(others, 1, self.by_steps)
 
     def initial_memories(self, values: Values) -> list[Array | None]:
-        """Returns the memories that the section begins with; None for zeros. values: by number."""
+        """Returns the memories that the section (part of a net) begins with; None for zeros.
+
+        values: the arrays by their numbers in the whole net.
+        """
         numbers = self.section.net.inputs[len(self.section.reads) :]
         arrays = [
             None if memory.begins is None else values[memory.begins] for memory in self.section.memories

@@ -81,7 +81,10 @@ RunOf = Callable[[Any, list[int]], SectionRun]
 
 @dataclass(frozen=True)
 class AtOnce:
-    """A section that runs all steps at once, in two halves. wanted: positions of inputs."""
+    """A section of a net that runs all of its steps at once, in a forward and a backward half.
+
+    wanted: the positions of the inputs whose gradients are computed.
+    """
 
     section: Section
     halved: Halved
@@ -100,7 +103,7 @@ class AtOnce:
         return len(self.halved.saved)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Runs the section: adds its results to `values`, returns the saved arrays (`SectionRun.run`)."""
+        """Runs the section as `SectionRun.run`: adds its results to `values`, returns the saved arrays."""
         arrays = self.halved.forward([values[number] for number in self.section.reads], way.call, way.engine)
         values.update(zip(self.section.results, arrays, strict=False))
         return [arrays[place] for place in self.halved.saved]
@@ -190,7 +193,9 @@ class Sectioned:
     def backward(
         self, arrays: Arrays, cotangents: Sequence[Array], saved: Sequence[Array], call: Call, engine: Order
     ) -> list[Array]:
-        """Runs the sections backward; returns the gradients of `wanted` inputs (`GradientRun.backward`)."""
+        """Runs the sections (parts of the net) backward; returns the gradients of the inputs at `wanted`. It
+        takes the arguments of `GradientRun.backward`.
+        """
         known: dict[int, Array] = {}
         floats = [number for number in self.net.results if self.net.type_of(number).is_float]
         for number, array in zip(floats, cotangents, strict=True):

@@ -424,7 +424,7 @@ def with_loss(
 
 
 def widened(builder: Builder, number: int) -> Traced:
-    """Casts a value of a storage dtype, such as bfloat16, for a loss, to that of computing."""
+    """Casts a loss's operand of a storage dtype, such as bfloat16, to its compute dtype, as in a step."""
     value = Traced(builder, number)
     return value.astype(value.type.computed.dtype)
 

@@ -95,7 +95,7 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """Returns the entries of an array of the whole call, of a type, that belong to the piece."""
+        """Returns the piece's entries of an array of the whole call. type_: the type of the values in it."""
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:

@@ -107,7 +107,7 @@ class CallInputs:
     own: the parameters of the model, in their structure.
     parameters, sequences, memories: the positions of the parameters, the sequences and the initial memories.
     shape: the shape of the sequences in the net.
-    programs, latest: the programs of the model, and that of these calls.
+    programs, latest: the programs of the model, and the program of these calls.
     """
 
     known: list[Any]
@@ -132,7 +132,10 @@ class CallInputs:
         )
 
     def fitting(self, params: Any) -> list[Array] | None:
-        """Returns copies of the parameters of a call; None if they need a check or a conversion."""
+        """Returns copies of the parameters that a call gives; None if they need a check or a conversion.
+
+        params: the parameters, in the structure of the model's.
+        """
         given = leaves_as(params, self.own)
         if given is None:
             return None
@@ -178,7 +181,10 @@ class KindOfGradient(NamedTuple):
 def kinds_of(
     arguments: CallArguments, kinds: Sequence[str], places: Sequence[int]
 ) -> tuple[KindOfGradient, ...]:
-    """Returns for each kind of arguments where its gradients are among a net's results."""
+    """Returns, for each kind of arguments, where its gradients are among a net's results.
+
+    places: the positions of the differentiated inputs, in the order of the results of the net.
+    """
     results = {place: number for number, place in enumerate(places)}
     return tuple(
         KindOfGradient(
@@ -281,7 +287,7 @@ class GradientExecutable(Executable[Program]):
 
     @cached_property
     def is_split(self) -> bool:
-        """True: a prepared gradient's results are sorted already, outputs and then memories."""
+        """True: results are sorted already, outputs as in the program and then memories."""
         return True
 
     @property
@@ -393,7 +399,7 @@ def leaves_of(value: Any, like: Any, count: int) -> list[Any] | None:
 
 
 def same_offsets(one: Ragged, other: Ragged) -> bool:
-    """Returns whether two Raggeds, `other` not nested, have sequences of the same lengths."""
+    """Tells whether two Raggeds, `other` not nested, have sequences of the same lengths, value by value."""
     if one.offsets is other.offsets:
         return True
     return len(one.offsets) == 1 and np.array_equal(one.offsets[0], other.offsets[0])

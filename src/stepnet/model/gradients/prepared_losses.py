@@ -76,7 +76,9 @@ class LossExecutable(Executable[Program]):
     def __call__(
         self, sequences: Any, targets: Any, initial: Any, params: Any
     ) -> tuple[Any, Gradients] | None:
-        """Runs the net; returns the loss and gradients, or None if an argument needs a check."""
+        """Runs the net; returns the value of the loss and the gradients, or None if an argument needs a check
+        or a conversion.
+        """
         arrays = prepared_gradients.arrays_for(self, self.inputs, sequences, initial, params)
         if arrays is None:
             return None

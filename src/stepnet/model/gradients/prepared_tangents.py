@@ -35,7 +35,7 @@ class Moved(NamedTuple):
     dtype: np.dtype[Any]
 
     def array(self, leaf: Any, sequences: Any) -> Array | None:
-        """Returns the tangent of a call as the net takes it; None if it needs a check or a conversion."""
+        """Returns the tangent `leaf` of a call for the net; None if it needs a check or a conversion."""
         return prepared_gradients.array_in_net(leaf, sequences, self.given, self.shape, self.dtype)
 
 
@@ -138,7 +138,9 @@ class TangentExecutable(Executable[Program]):
     def __call__(
         self, sequences: Any, tangents: Mapping[str, Any], initial: Any, params: Any
     ) -> tuple[tuple[Any, Any], tuple[Any, Any]] | None:
-        """Runs the net; returns (outputs, final memories) and tangents, or None if one needs a check."""
+        """Runs the net; returns (outputs, final memories) and their tangents, or None if an argument needs a
+        check or a conversion.
+        """
         arrays = prepared_gradients.arrays_for(self, self.inputs, sequences, initial, params)
         moved = None if arrays is None else self.moved(sequences, tangents)
         if arrays is None or moved is None:

@@ -195,7 +195,10 @@ def tangents_of(arguments: CallArguments, kind: str, value: Any) -> dict[int, Ar
 
 
 def arranged(arguments: CallArguments, made: list[Array]) -> tuple[Any, Any]:
-    """Returns results and their tangents, `made` in this order, in the structures of a call."""
+    """Returns the results of a call and their tangents, both in the structures that a call returns.
+
+    made: the results of the net, then the tangents of its floating-point results.
+    """
     program, net = arguments.reading.program, arguments.net
     own, moved, count = made[: len(net.results)], iter(made[len(net.results) :]), len(program.levels)
     tangents = [next(moved) if net.type_of(number).is_float else None for number in net.results]

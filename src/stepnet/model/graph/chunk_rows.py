@@ -32,7 +32,8 @@ class ChunkRows:
 
     program: the traced model.
     model: its parts.
-    kept: what the parts keep of the rows, the number of steps that each row has had, and its statics.
+    kept: the values that the parts keep of the rows, the number of steps that each row has had, and its
+        statics.
     """
 
     program: GraphProgram
@@ -58,8 +59,8 @@ class ChunkRows:
         }
 
     def from_state(self, initial: Any, statics: list[Array], rows: int) -> Kept:
-        """Returns what is kept of rows that go on from a state; raises `InputError` for one that does not fit
-        the model or the number of rows.
+        """Returns the rows of a stream that goes on from a state; raises `InputError` for a state that does
+        not fit the model or the number of rows.
 
         initial: the state, as `state` returns it. statics: values that each row has once. rows: their number.
         """

@@ -327,7 +327,9 @@ class ChunkStream:
 
     @property
     def _static_specs(self) -> Any:
-        """The `Spec`s of the statics, or None; without rows yet, those of the graph's latest call."""
+        """The `Spec`s of the statics in their structure; None without statics. A stream that has no rows yet
+        takes those of the latest call of the graph.
+        """
         if self._rows is not None:
             return self._rows.program.traced.statics
         latest = self.programs.latest
@@ -345,7 +347,9 @@ class ChunkStream:
             raise InputError("the stream has no rows: add some")
 
     def _as_before(self, x: Any) -> list[WaitingSteps] | None:
-        """Returns the steps of a chunk of one input, if features and dtype are as before; or None."""
+        """Returns the steps of a chunk of one input with the features and the dtype of earlier chunks; None
+        for one that is to be checked.
+        """
         spec = None if self._rows is None else self._rows.program.traced.inputs
         if not isinstance(spec, Spec) or spec.levels or spec.axis:
             return None
@@ -361,7 +365,9 @@ class ChunkStream:
         return [WaitingSteps(values, lengths)] if is_known and is_plain(values) else None
 
     def _begun(self, batch: Batch) -> ChunkRows:
-        """Returns the rows, made at the first chunk; raises `InputError` for steps of another kind."""
+        """Returns the rows, made at the first chunk; raises `InputError` for steps of another kind than those
+        of earlier chunks. batch: the steps of the chunk.
+        """
         program = self.programs.program_of(batch.specs, self._static_specs)
         if self._rows is None:
             return self._made(program, self._statics.arrays)
@@ -382,10 +388,10 @@ class ChunkStream:
         return replace(made, kept=self._begins(made, self._initial, statics, self._count))
 
     def _begins(self, state: ChunkRows, initial: Any, statics: list[Array], rows: int) -> Kept:
-        """Returns what is kept of rows that begin anew, or that go on from a state.
+        """Returns the rows of a stream that begins anew, or that goes on from a state.
 
         state: the rows of the stream. initial: the state that the rows go on from; None for none. statics:
-        their values that each has once. rows: their number.
+        the values that each row has once. rows: their number.
         """
         if initial is None:
             return state.begin(statics, rows)

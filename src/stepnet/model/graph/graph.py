@@ -125,7 +125,9 @@ class Graph(Model):
         return with_ends(outputs, ends, reading.program.axes, reading.batch) if any(ends) else outputs
 
     def in_model(self, sequences: Any, statics: Any) -> Any:
-        """Calls the model inside another that is traced; its parameters are constants with names there."""
+        """Calls the model inside another one that is being traced, on values of it; returns such values. The
+        parameters are constants there, with their names.
+        """
         builder = builder_of([*leaves(sequences), *leaves(statics)])
         title = getattr(self.model, "__name__", type(self.model).__name__)
         values = [
@@ -393,7 +395,10 @@ def lengths_advised(initial: Any) -> Generator[None]:
 
 
 def check_in_model(call: UncheckedCall, stepwise: list[str]) -> None:
-    """Raises `StepError` for arguments that a graph's call inside another model does not take."""
+    """Raises `StepError` for arguments that the call of a graph inside another model does not take, by name.
+
+    stepwise: the names of further arguments that are given.
+    """
     unusual = {
         "lengths": call.lengths is not None,
         "last_only": call.last_only is not False,

@@ -142,8 +142,8 @@ class IntegerGraph(QuantizedGraph):
         return REFERENCE
 
     def saturation(self, sequences: Any, statics: Any = None, lengths: Any = None) -> tuple[Saturation, ...]:
-        """Returns what saturates in a call: inputs, memories, outputs and values between them. It is empty if
-        nothing does.
+        """Returns the values that saturate in a call: inputs, memories, outputs and values between them. It
+        is empty if nothing does.
 
         Args:
             sequences: The inputs, as of a call.
@@ -239,5 +239,5 @@ class IntegerGraph(QuantizedGraph):
 def remade(
     made: Any, model: Any, params: Any, report: Quantization, engines: tuple[str, ...], step: "ModelStep"
 ) -> IntegerGraph:
-    """Rebuilds an unpickled graph. made: makes a graph from the model and its parameters."""
+    """Rebuilds an unpickled graph. made: makes it from model and parameters; others are its attributes."""
     return IntegerGraph.with_step(QuantizedGraph.of(made(model, params), (), report, engines), step)

@@ -272,7 +272,9 @@ class GraphPrograms(Programs[GraphProgram]):
         )
 
     def in_precisions(self, precisions: tuple[Precision, ...]) -> "GraphPrograms":
-        """Returns a copy of the programs, whose recurrences run in these precisions, in order."""
+        """Returns a copy of a graph's programs in which the recurrences run in these precisions, one for each
+        in order, which `quantize` chose.
+        """
         return self.with_changes(
             self.params,
             precisions,

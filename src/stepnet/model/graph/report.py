@@ -70,8 +70,8 @@ class Saturation:
 
     Attributes:
         name: The input, memory or output; for values between them the operations that give them.
-        count: How many saturate.
-        numbers: How many there are.
+        count: The number of saturated numbers.
+        numbers: The number of all numbers.
 
     >>> print(Saturation("x", 2, 200))
     x: 2 of 200 numbers saturate (1%)

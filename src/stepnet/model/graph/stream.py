@@ -33,7 +33,11 @@ NO_MEMORY = Spec((), "bool")
 
 @dataclass(frozen=True)
 class ComposedStep:
-    """The step of a graph as a function. traced: its net. name: of the model function."""
+    """The step that computes a step of a graph, as a function.
+
+    traced: the net of the step of the whole graph.
+    name: the name of the model function.
+    """
 
     traced: TracedStep
     name: str
@@ -202,7 +206,9 @@ class GraphStep:
         program = self.programs.program_of(inputs, statics)
 
         def make() -> ComposedProgram:
-            """Makes the program of one step; raises `InputError` if its engine is not that of whole calls."""
+            """Makes the program of one step of the whole graph; raises `InputError` if it would run on
+            another engine than a call on whole sequences.
+            """
             schedule = program.schedule_for(self.engine)
             step = composed(schedule, inputs, statics, program.params, program.traced.output)
             check_engines(schedule, step.schedule_for(self.engine), self.engine)

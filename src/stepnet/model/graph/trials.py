@@ -136,7 +136,7 @@ class Trials:
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
     def reason(self, number: int, precision: Precision) -> str | None:
-        """Returns why no engine runs a recurrence in a precision; None if one does."""
+        """Returns why no engine runs recurrence `number` in a precision; None if an engine does."""
         cell = self.cell(number, precision)
         return cell if isinstance(cell, str) else None
 

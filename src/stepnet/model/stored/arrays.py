@@ -16,12 +16,17 @@ Array = np.ndarray
 
 @dataclass
 class Collected:
-    """The arrays to be written to a file, by names of their own."""
+    """The arrays to be written to a file, each under a name of its own.
+
+    arrays: the arrays by name.
+    """
 
     arrays: dict[str, Array] = field(default_factory=dict[str, Array])
 
     def add(self, array: Array, name: str) -> str:
-        """Adds an array to a file; returns its name there, with a number if an earlier one has it."""
+        """Adds an array to the arrays of a model's file; returns its name in the file: `name`, with a number
+        if an earlier array has this name.
+        """
         chosen, count = name, 1
         while chosen in self.arrays:
             count += 1
@@ -32,7 +37,10 @@ class Collected:
 
 @dataclass(frozen=True)
 class Found:
-    """The arrays of a file by name, read-only."""
+    """The arrays of a file, by name.
+
+    arrays: the arrays by name, read-only.
+    """
 
     arrays: Mapping[str, Array]
 

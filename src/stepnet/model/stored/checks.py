@@ -23,7 +23,9 @@ def unchecked(operands: list[Type], attributes: Mapping[str, Any]) -> None:
 
 
 def check_slices(operands: list[Type], attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for a `slice` of a file without one (start, stop, step) inside each axis."""
+    """Raises `ModelError` for an operation `slice` of a file whose attribute "slices" is not one (start,
+    stop, step) for each feature axis, or reaches beyond an axis.
+    """
     (operand,) = operands
     slices: tuple[tuple[int, ...], ...] = attributes["slices"]
     if len(slices) != len(operand.shape):

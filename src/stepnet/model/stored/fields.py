@@ -13,7 +13,9 @@ LARGEST = 2**62
 
 
 def keyed(value: Any, what: str, *names: str) -> Object:
-    """Returns a JSON object with exactly the keys `names`; raises `ModelError` for other values."""
+    """Returns a value of a file's JSON that must be an object with exactly the keys `names`; raises
+    `ModelError` for any other. what: its name in messages.
+    """
     if set(mapping(value, what)) != set(names):
         raise ModelError(
             f"{what} has {', '.join(names)}, not {', '.join(map(short_repr, value)) or 'nothing'}"

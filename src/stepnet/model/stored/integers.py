@@ -14,7 +14,9 @@ from stepnet.model.stored.nets import net_data, net_of
 
 
 def step_data(step: ModelStep, arrays: Collected) -> Object:
-    """Converts a calibrated step to JSON, and adds its constants to `arrays`."""
+    """Converts a calibrated step to JSON for a file, and adds its constants to `arrays`; its parameters are
+    those of the model, in the same order.
+    """
     assert step.ranges is not None
     return {
         "net": net_data(step.net, arrays),

@@ -99,7 +99,7 @@ def key_of(name: str, contents: bytes) -> str | None:
 
 
 def kept_of(model: Any) -> ModelArguments | None:
-    """Returns what is stored of a model that was read from a file; None for one of a kind that is not."""
+    """Returns the data to store of a model that was read from a file; None for a model that is not stored."""
     kind = type(model).__name__
     if getattr(model, "report", None) is not None:
         return None

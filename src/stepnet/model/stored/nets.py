@@ -43,7 +43,7 @@ PRECISIONS = ("float32", "bfloat16", "int8", HALF)
 
 
 class Attributes(NamedTuple):
-    """Names of an operation's attributes. required: of every node. optional: of some nodes."""
+    """Names of an operation's attributes: those that all its nodes have, and those that a node may have."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -88,7 +88,9 @@ STORED: dict[str, Attributes] = {
 
 
 def net_data(net: Net, arrays: Collected) -> Object:
-    """Converts a traced net to JSON, without lines of the user's code; adds constants to `arrays`."""
+    """Converts a traced net to JSON for a file, and adds its constants to `arrays`. The lines of the user's
+    code that nodes record are left out.
+    """
     return {
         "nodes": [node_data(node, arrays) for node in net.nodes],
         "inputs": list(net.inputs),
@@ -97,7 +99,9 @@ def net_data(net: Net, arrays: Collected) -> Object:
 
 
 def node_data(node: Node, arrays: Collected) -> Object:
-    """Converts a node to JSON; raises `ModelError` for an operation that files do not have."""
+    """Converts a node of a net to JSON for a file, and adds its constants to `arrays`; raises `ModelError`
+    for an operation that files do not have.
+    """
     if node.operation not in STORED:
         raise ModelError(f"the operation {node.operation!r} is not stored in a file")
     pairs = {name: attribute_data(value, node, arrays) for name, value in node.pairs}
@@ -105,7 +109,9 @@ def node_data(node: Node, arrays: Collected) -> Object:
 
 
 def attribute_data(value: Any, node: Node, arrays: Collected) -> Any:
-    """Converts an attribute to JSON, with nets and tuples in it; arrays are added to `arrays`."""
+    """Converts the value of a node's attribute to JSON for a file, nets and tuples in it included; arrays are
+    added to `arrays`, and their names returned.
+    """
     if isinstance(value, tuple):
         return [attribute_data(item, node, arrays) for item in cast("tuple[Any, ...]", value)]
     if isinstance(value, Type):
@@ -188,7 +194,9 @@ def check_number(operation: str, given: int) -> None:
 
 
 def operands_of(name: str) -> int | None:
-    """Returns how many operands an operation takes; None for any number."""
+    """Returns the number of operands that the operation `name` of a net takes, to check nets of files; None
+    if it may take any number.
+    """
     if name in ("concatenate", "recur"):
         return None
     one = ("result", "expand", "reduce", "windows", "overlap", "arrange", "extend")
@@ -227,8 +235,8 @@ def types_of(operation: str, operands: list[Type], attributes: Mapping[str, Any]
 
 def attributes_of(data: Any, operation: str, arrays: Found, depth: int) -> dict[str, Any]:
     """Returns the attributes of an operation in a saved model, from JSON (`data`), checked by the table of
-    what each operation has; raises `ModelError` for others. arrays: the arrays of the file. depth: the number
-    of recurrences around the operation.
+    each operation's attributes; raises `ModelError` for others. arrays: the arrays of the file. depth: the
+    number of recurrences around the operation.
     """
     required, optional = STORED[operation]
     given = mapping(data, f"the attributes of {operation}")
@@ -279,7 +287,9 @@ def steps_of(value: Any, what: str) -> str:
 
 
 def type_of(value: Any, what: str) -> Type:
-    """Returns the type of an input from JSON; raises `ModelError` for one that no input has."""
+    """Returns the type of an input of a net in a file, from JSON; raises `ModelError` for one that no input
+    has. what: the name of the input, for messages.
+    """
     given = keyed(value, what, "extent", "shape", "dtype")
     try:
         shape = sizes_of(several(integer, given["shape"], f"the shape of {what}"))
@@ -292,7 +302,9 @@ def type_of(value: Any, what: str) -> Type:
 
 
 def precision_of(value: Any, what: str) -> Precision | None:
-    """Returns a precision of `precision_data`, None for none; raises `ModelError` for other JSON."""
+    """Returns the precision of a recurrence that `precision_data` wrote to a file as JSON (`value`), None for
+    none; raises `ModelError` for others.
+    """
     if value is None:
         return None
     given = keyed(value, what, *PRECISION_FIELDS)

@@ -65,7 +65,9 @@ def is_stored(path: Path) -> bool:
 
 
 def check_version(document: Object, path: Path) -> None:
-    """Raises `FileError` for a file of a later version than this stepnet reads, or of no version."""
+    """Raises `FileError` for a model file whose version of the format is later than this stepnet reads, or is
+    not a whole number from 1.
+    """
     version = document.get("version")
     if type(version) is not int or version < 1:
         raise FileError(
@@ -95,7 +97,9 @@ class FileReader:
         return structure_of(data, lambda leaf: blank_of(leaf, "the output"), "the output")
 
     def params(self, data: Any) -> Any:
-        """Reads the parameters from JSON, a structure of names of arrays; returns them with the arrays."""
+        """Reads the parameters of a model in a file from JSON: a nested structure, in which each leaf names
+        an array of the file; returns it with the arrays.
+        """
 
         def leaf(given: Any) -> Any:
             """Returns the array of one parameter."""
@@ -105,7 +109,10 @@ class FileReader:
 
 
 def model_of(data: Any, reader: FileReader, depth: int = 0) -> Graph | Layer:
-    """Reads JSON of `model_data`; raises `StepnetError`s. depth: of layers around it, limited."""
+    """Reads the model that `model_data` wrote to a file as JSON; raises `StepnetError`s for other data.
+
+    depth: the number of layers around it, which is limited.
+    """
     kinds: dict[str, Callable[[Any, FileReader], Graph | Layer]] = {
         "RNN": rnn_of,
         "Graph": graph_of,

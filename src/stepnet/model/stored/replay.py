@@ -27,7 +27,11 @@ OWN_STEPS = "; inputs with lengths of their own are declared before it is saved,
 
 @dataclass(frozen=True)
 class StoredNet:
-    """A net of a file, and its names in messages: that of the file, and of the step or model."""
+    """A net of a file, and the names that messages give it.
+
+    file: the name of the file.
+    name: the name of the step or model that was saved.
+    """
 
     file: str
     name: str
@@ -79,7 +83,9 @@ class StoredNet:
         return leaves(given)
 
     def check(self, name: str, given: Type, saved: Type) -> None:
-        """Raises `InputError` for inputs, called `name`, of other types than those saved."""
+        """Raises `InputError` for inputs of another type than those for which the model was saved. name:
+        which ones, for the message. given, saved: the types.
+        """
         if given != saved:
             own = given.extent != saved.extent and (given.shape, given.dtype) == (saved.shape, saved.dtype)
             raise InputError(
@@ -150,7 +156,10 @@ def own_argument(structure: Any, names: Sequence[str], usual: str) -> str:
 
 @dataclass(frozen=True)
 class StoredUntil(StoredNet):
-    """The condition that ends sequences of a file's recurrence, with its arguments' structures."""
+    """The condition that ends the sequences of a recurrence of a file.
+
+    output, memory: the structures of its arguments.
+    """
 
     output: Any
     memory: Any
@@ -178,7 +187,9 @@ class StoredModel(StoredNet):
     known_net: TracedModel | None = None
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """Adds the operations of a file's model to the net that is traced; returns its outputs."""
+        """Adds the operations of a model from a file to the net that is traced; returns its outputs. The
+        arguments are values of that net, in their structures.
+        """
         results = self.results(
             [
                 ("input", x, self.inputs),

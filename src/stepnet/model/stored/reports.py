@@ -29,7 +29,9 @@ def report_data(report: Quantization | None) -> Object | None:
 
 
 def report_of(data: Any) -> Quantization | None:
-    """Reads the report of `report_data`, None for None; raises `ModelError` for other data."""
+    """Reads the report of `stepnet.quantize` from JSON that `report_data` wrote; None for None. Raises
+    `ModelError` for other data.
+    """
     if data is None:
         return None
     given = keyed(data, "a report", "recurrences", "outputs", "samples", "steps", "within")
@@ -57,7 +59,9 @@ def recurrence_of(data: Any, what: str) -> QuantizedRecurrence:
 
 
 def output_of(data: Any, what: str) -> OutputError:
-    """Reads the error of an output, [name, three numbers]; raises `ModelError` for other data."""
+    """Reads the error of one output in a report of quantization from JSON, [name, three numbers]; raises
+    `ModelError` for other data. what: its name in messages.
+    """
     name, *numbers = several(lambda item, _: item, data, what) or (None,)
     if len(numbers) != 3:
         raise ModelError(f"{what} has a name and three numbers")

@@ -78,7 +78,10 @@ def structure_of(data: Any, leaf: Callable[[Any], Any], what: str, depth: int = 
 
 
 def named_tuple(data: Object, what: str) -> Any:
-    """Makes a named tuple's class, `what`; raises `ModelError` for names that Python refuses."""
+    """Makes the class of a named tuple of a file; raises `ModelError` for names that Python does not take.
+
+    what: the name of the structure in messages.
+    """
     names = several(text, data["fields"], what)
     if len(names) != len(entries(data["values"], what)):
         raise ModelError(f"{what} has {len(names)} names for its values, which are another number")
@@ -91,7 +94,10 @@ def named_tuple(data: Object, what: str) -> Any:
 
 @lru_cache(256)
 def class_of(name: str, names: tuple[str, ...]) -> Any:
-    """Makes a class of named tuples that can be pickled; raises `ValueError` for wrong names."""
+    """Makes the class of named tuples with this name and these fields; its objects can be pickled.
+
+    Raises `ValueError` for names that Python does not take.
+    """
     made: Any = namedtuple(name, names)  # type: ignore[reportUntypedNamedTuple]
 
     def reduce(values: Any) -> Any:
@@ -116,7 +122,11 @@ def spec_data(spec: Spec) -> Object:
 
 
 def spec_of(data: Any, what: str) -> Spec:
-    """Reads a `Spec`, called `what`, from JSON; raises `ModelError` for other data."""
+    """Reads a `Spec` (features and dtype of a value) from JSON that `spec_data` wrote; raises `ModelError`
+    for other data.
+
+    what: the name of the values in messages.
+    """
     given = keyed(data, f"a leaf of {what}", "shape", "dtype", "levels", "axis")
     sizes = entries(given["shape"], f"the shape of {what}")
     if dynamic := [size for size in sizes if type(size) is not int or size < 0]:

@@ -60,7 +60,9 @@ def save(model: Model, path: str | Path, force: bool) -> None:
 
 
 def model_data(model: Model, arrays: Collected) -> Object:
-    """Returns a model as JSON; raises `InputError` if its inputs are not known, or for other classes."""
+    """Returns a model as JSON, and adds its arrays to `arrays`; raises `InputError` before its inputs are
+    known, and for other classes of models.
+    """
     if isinstance(model, Graph):
         return graph_data(model, arrays)
     if isinstance(model, RNN):
@@ -139,7 +141,9 @@ def until_data(rnn: RNN, program: StepProgram, arrays: Collected) -> Object | No
 
 
 def graph_data(graph: Graph, arrays: Collected) -> Object:
-    """Returns a `Graph` as JSON, with its recurrences' precisions; adds its arrays to `arrays`."""
+    """Returns a `Graph` model as JSON for a file, and adds its arrays to `arrays`; for a quantized graph with
+    the precisions of its recurrences.
+    """
     program = graph.program
     traced, net = program.traced, program.net
     params = params_data(graph.params, "", arrays)
@@ -165,7 +169,11 @@ def graph_data(graph: Graph, arrays: Collected) -> Object:
 
 
 def params_data(params: Any, prefix: str, arrays: Collected) -> Any:
-    """Returns parameters as JSON with `prefix`ed names for arrays, which it adds to `arrays`."""
+    """Returns the structure of parameters as JSON, in which the name in the file stands for each array, and
+    adds the arrays to `arrays`.
+
+    prefix: the text in front of these names.
+    """
     names = iter([name for name, _ in named_leaves(params)])
 
     def leaf(array: Any) -> Object:

@@ -96,8 +96,8 @@ class ChunkModel:
         """Runs all parts on a chunk; returns the results of the net that are ready, and the new states of the
         parts.
 
-        given: the new steps, and the statics of the rows, in the order of the net's inputs. kept: what the
-        parts have kept.
+        given: the new steps, and the statics of the rows, in the order of the net's inputs. kept: the values
+        that the parts have kept.
         """
         varying = [number for number in self.net.inputs if self.net.type_of(number).extent != CONST]
         values: ChunkValues = {**self.constants, **dict(zip(varying, given, strict=True))}

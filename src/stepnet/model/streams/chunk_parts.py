@@ -26,7 +26,7 @@ from stepnet.ragged.offsets import offsets_of
 Array = np.ndarray
 ChunkValues = dict[int, Any]
 """The values of a chunk by node of the model's net: `WaitingSteps` of the steps that are new, arrays [rows,
-features...] of what a row has once, and constants."""
+features...] of values that a row has once, and constants."""
 StepCounts = dict[int, Array]
 """The number of steps of each row so far that a value has, int64 [rows], by node of the model's net."""
 
@@ -80,7 +80,7 @@ class ChunkPart(Protocol):
 
 
 def zeros(type_: Type, rows: int) -> Array:
-    """Returns zeros for each row. type_: the type of what a row has, whose extent is not read."""
+    """Returns zeros for each row. type_: of a value that each row has once; its extent is not read."""
     return np.zeros((rows, *type_.shape), type_.dtype)
 
 
@@ -189,11 +189,10 @@ class WindowPart:
     def windows(
         self, steps: WaitingSteps, read: Array, rest: Array, ends: bool
     ) -> tuple[WaitingSteps, WaitingSteps]:
-        """Returns the complete windows, of which all steps that are read are known, and the steps that later
-        windows read.
+        """Returns the complete windows, all of whose steps are known, and the steps that later windows read.
 
-        steps: the steps from the first one of the next window on. read: the number of steps that each row has
-        had. rest: the number of windows that are left if the rows end. ends: whether the rows end.
+        steps: the steps from the next window's first on. read: the number of steps that each row has had.
+        rest: the number of windows that are left if the rows end. ends: whether the rows end.
         """
         window, lengths = self.window, steps.lengths
         counts = rest if ends else np.minimum(self.known(read, lengths), rest)
@@ -205,11 +204,11 @@ class WindowPart:
     def sums(
         self, windows: WaitingSteps, before: Array, read: Array, all_of: Array | None
     ) -> tuple[WaitingSteps, WaitingSteps]:
-        """Returns the sums to which no later window adds, and the windows that later ones need.
+        """Returns the sums to which no later window adds, and the windows that later sums need.
 
-        windows: as many earlier ones as may add to the next sum, and the new ones. before, read: the number
-        of windows of each row without and with the new ones. all_of: the number of sums of rows that end;
-        None for rows that go on.
+        windows: the earlier windows that may add to the next sum, and the new ones. before, read: the number
+            of windows of each row without and with the new ones.
+        all_of: the number of sums of rows that end; None for rows that go on.
         """
         window, ahead = self.window, self.ahead
         counts = (read - before) * window.stride
@@ -230,9 +229,9 @@ class WindowPart:
 
 @dataclass(frozen=True)
 class RepeatPart:
-    """A value that a row has once, or that is the same for all, at each step of a row.
+    """A value that a row has once, or that is the same for all rows, at each step of a row.
 
-    number: the node. model: the net of the model. name: the name of what it keeps.
+    number: the node. model: the net of the model. name: the name under which it keeps its state.
     """
 
     number: int

@@ -153,8 +153,8 @@ class PlanPart:
         return {place: number for place, number in pairs if number >= 0}
 
     def begin(self, rows: int) -> Kept:
-        """Returns what the part keeps of rows that have had no step: memories of zeros, and no steps that
-        wait. rows: their number.
+        """Returns the state that the part keeps of rows that have had no step: memories of zeros, and no
+        steps that wait. rows: their number.
         """
         if self.part.extent == ROWS:
             return {}

@@ -325,7 +325,7 @@ class ComputedBeginning:
         """Adds the operations that compute initial memories from statics (values that each sequence has once)
         and parameters to a net; returns {position of the memory: number of its value in the net}.
 
-        inputs: the numbers of values of the net, of which the last are the statics and the parameters.
+        inputs: the numbers of values of the net, with the statics and the parameters at the end.
         """
         net = self.program.net
         made = dict(zip(net.inputs, inputs[len(inputs) - len(net.inputs) :], strict=True))

@@ -94,7 +94,7 @@ def with_names(step: ModelStep, call: CallSpecification) -> ModelStep:
 def begin_of(
     builder: Builder, start: int | None, constants: Mapping[int, Array], initial: set[int]
 ) -> Array | None:
-    """Returns what a memory begins with, computed from the parameters; None for zeros.
+    """Returns the first value of a memory, computed from the parameters; None for zeros.
 
     start: the number of the value that it begins with in the net of one step; None for zeros. constants: the
     parameters by their numbers. initial: the numbers of the memories that a call may give, which begin with

@@ -32,9 +32,10 @@ class Memories:
     """
 
     def __init__(self, specs: Any, capacity: int) -> None:
-        """Allocates memories of zeros for `capacity` rows (sequences) of a stream: two for each row, of which
-        a step reads one and writes the other; the initial ones; and counts of steps. specs: the features and
-        dtype of each memory, in their structure.
+        """Allocates memories of zeros for `capacity` rows (sequences) of a stream: two for each row, so that
+        a step reads one and writes the other; the initial memories; and counts of steps.
+
+        specs: the features and dtype of each memory, in their structure.
         """
         self.specs, self.capacity = specs, capacity
         self.sides = self.zeros(capacity), self.zeros(capacity)

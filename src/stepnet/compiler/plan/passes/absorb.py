@@ -169,7 +169,9 @@ class Absorbed:
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """Returns the net with the nodes `self.moves` inside the body of the recurrence beside them."""
+        """Moves the nodes `self.moves`, which work step by step, into the body of the adjacent recurrence
+        (the net of its step); returns the whole net after the move.
+        """
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
         remaining = [number for number in kinds.sequences if number not in self.moves]

@@ -1,4 +1,4 @@
-"""Work behind the reads of a matrix, such as a norm or a projection of what is read, moved after the loop.
+"""Work behind the reads of a matrix, such as a norm or a projection of the values read, moved after the loop.
 
     recur(x, S): r = sum(S * q); S' = ...   ->   recur(x, S): r = sum(S * q); S' = ...; output r
                  y = norm(r) @ V                 y = norm(r) @ V, of all steps

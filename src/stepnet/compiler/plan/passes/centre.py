@@ -43,7 +43,9 @@ def centre(net: Net) -> Net:
 
 
 def centred(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds a value without its mean as products with matrices without theirs."""
+    """Rewrite rule: adds a value without its mean as products with matrices without theirs; None for other
+    nodes. operands: the node's operands in the new net.
+    """
     node = net.nodes[number]
     if node.operation != "subtract" or node.type.extent == CONST:
         return None
@@ -88,13 +90,17 @@ def total_of_mean(net: Net, mean: int) -> tuple[int | None, list[int]]:
 def is_read_by(
     net: Net, users: list[list[int]], between: list[int], total: int, readers: Collection[int]
 ) -> bool:
-    """Tells whether a sum, and each node up to its mean, is read by the next one alone."""
+    """Tells whether a sum, and each of the nodes between it and its mean, is read by the next one alone, and
+    the mean by nothing but the readers.
+    """
     inner = all({*users[n]} <= {*between} for n in (total, *between[:-1]))
     return inner and {*users[between[-1]]} <= {*readers} and not {total, *between} & {*net.results}
 
 
 def is_linear(net: Net, users: list[list[int]], number: int, readers: Collection[int]) -> bool:
-    """Tells whether a vector is a sum of products with parameters and of parameters, each read here alone."""
+    """Tells whether a vector is a product with a matrix of parameters, a vector of parameters, or a sum of
+    such, each of which is read here alone.
+    """
     node = net.nodes[number]
     if len(node.types) != 1 or len(node.type.shape) != 1:
         return False

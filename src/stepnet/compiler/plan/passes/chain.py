@@ -45,7 +45,9 @@ class ProductChain:
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:
-        """Tells whether x @ (P @ R) takes fewer operations for each row than (x @ P) @ R."""
+        """Tells whether merging two consecutive products with parameters, (x @ P) @ R, into x @ (P @ R) saves
+        floating-point operations for each row.
+        """
         k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
         n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
         added = (0, 0) if self.shift is None else (m, n)

@@ -58,7 +58,9 @@ def distribute(net: Net, matrices: Collection[int], memories: Collection[int] = 
 
 
 def linear_values(net: Net, matrix: int) -> set[int]:
-    """Returns the nodes that are linear in the input `matrix` and of its size, with the input."""
+    """Returns the nodes that are linear in the input `matrix` and of its size, including the input.
+    `distribute` can write these as sums over the input and vectors.
+    """
     linear, size = {matrix}, net.type_of(matrix).size
     for number, node in enumerate(net.nodes):
         read = [operand for operand in node.inputs if operand in linear]
@@ -201,7 +203,9 @@ class Distributed:
         return (*terms, further)
 
     def mapped(self, term: MatrixTerm, order: tuple[int, ...]) -> MatrixTerm:
-        """Transposes a term of a sum, a matrix times factors. order: the axes in their new order."""
+        """Transposes a term (a matrix times factors) of a sum: its matrix and each of its factors. order: the
+        axes in their new order.
+        """
 
         def turned(number: int) -> int:
             """Adds the transposition of one value; returns its number."""
@@ -212,7 +216,9 @@ class Distributed:
         )
 
     def negated(self, terms: Terms, dtype: str) -> Terms:
-        """Negates terms of a sum, each a matrix times factors: one factor of each."""
+        """Negates terms (each a matrix times factors) of a sum, by negating one factor of each, or
+        multiplying by -1. dtype: the dtype of the values.
+        """
         return tuple(
             MatrixTerm(term.matrix, (*map(self.minus, term.factors[:1]), *term.factors[1:]))
             if term.factors
@@ -226,7 +232,7 @@ class Distributed:
 
     def constant_like(self, term: MatrixTerm, value: float, dtype: str) -> int:
         """Adds a constant `value`, with as many axes of size 1 as a term's matrix has, to be a factor of the
-        term (a product with the matrix); returns its number. dtype: that of the constant.
+        term (a product with the matrix); returns its number. dtype: the dtype of the constant.
         """
         assert term.matrix is not None
         rank = len(self.builder.type_of(term.matrix).shape)

@@ -83,7 +83,9 @@ class DividedLoop:
     shown: tuple[int, ...] = ()
 
     def recur(self, whole: Recur) -> Recur:
-        """Returns the loop, with the sequences `before`, and with the memories that later loops read."""
+        """Returns the loop. Its sequences are the recurrence's own, then `before`, and its outputs are its
+        own, then the memories that later loops read.
+        """
         builder, copy_of, body = Builder(), dict[int, int](), whole.body
         for number in self.read:
             copy_of[number] = builder.input(body.type_of(number), body.nodes[number].name)
@@ -99,7 +101,9 @@ class DividedLoop:
 
 
 def loops_of(recur: Recur, fits: FitsChunks) -> list[DividedLoop] | None:
-    """Returns the loops into which a recurrence is divided, that of its matrix last; None if it is not."""
+    """Returns the loops into which a recurrence is divided, that of its matrix last; None for a recurrence
+    that is not divided.
+    """
     body, memories = recur.body, recur.memories
     types = [body.type_of(memory) for memory in memories]
     if any(node.operation == "index" for node in body.nodes):
@@ -138,7 +142,9 @@ def dependencies(recur: Recur) -> dict[int, set[int]]:
 
 
 def in_order(needs: dict[int, set[int]], matrix: int) -> list[tuple[int, ...]]:
-    """Lists groups of memories besides the matrix that depend on one another, each behind its needs."""
+    """Lists the memories besides the matrix in groups that depend on one another, each behind those that it
+    depends on. needs: the memories on which each depends.
+    """
     groups = {
         tuple(n for n in needs if n == memory or (n in needs[memory] and memory in needs[n]))
         for memory in needs
@@ -173,7 +179,10 @@ def divided(recur: Recur, groups: Sequence[tuple[int, ...]]) -> list[DividedLoop
 def added(
     builder: Builder, whole: Recur, loops: Sequence[DividedLoop], operands: Sequence[int], source: str
 ) -> list[int]:
-    """Adds loops of a recurrence to a net; returns the numbers of the recurrence's results."""
+    """Adds the loops of a recurrence to a net; returns the numbers of the results of the recurrence.
+
+    operands: of the recurrence, in the net. source: the user's line.
+    """
     given = dict(zip(whole.body.inputs, operands, strict=True))
     output_of, final_of, before = dict[int, int](), dict[int, int](), dict[int, int]()
     for loop in loops:

@@ -73,7 +73,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:
     """Lists values whose product is node `number`: the operands of a multiplication, and of multiplications
-    among these, as long as dtype and shape do not change; else the node alone. shape: that of the node.
+    among these, as long as dtype and shape do not change; else the node alone. shape: the shape of the node.
     """
     node = builder.nodes[number]
     if node.operation != "multiply" or node.type.shape != shape:
@@ -105,7 +105,7 @@ def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> 
 
 
 def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> list[int]:
-    """Returns the sizes of a product of values along `axes`; 0 for an axis that none of them has."""
+    """Returns a product's sizes along `axes`, to see if it has a sum's axes; 0 for an axis of no factor."""
     shapes = [builder.type_of(number).shape for number in numbers]
     return [max((shape[axis] for shape in shapes if -axis <= len(shape)), default=0) for axis in axes]
 

@@ -170,7 +170,9 @@ def sums_of_statics(body: Net, known: list[When]) -> set[int]:
 
 
 def with_readers(body: Net, numbers: set[int]) -> set[int]:
-    """Returns these nodes of a body and all that depend on them, which must stay in the loop, too."""
+    """Returns the given nodes of a body (the net of a step), which stay in the loop over steps, and all nodes
+    that depend on them, which must stay too.
+    """
     every = set(numbers)
     for number, node in enumerate(body.nodes):
         if not every.isdisjoint(node.inputs):

@@ -53,7 +53,9 @@ def arrays_in(body: Net) -> set[int]:
     users = body.users()
 
     def is_array(number: int) -> bool:
-        """Tells whether a constant is an array, has a dtype that is only stored, or is read as a table."""
+        """Tells whether a constant (node `number` of the net of a step) is an array, has a dtype that is only
+        stored, such as bfloat16, or is read as a matrix or table.
+        """
         type_ = body.type_of(number)
         read = {body.nodes[user].kind for user in users[number]}
         return type_.size != 1 or DTYPES[type_.dtype].is_stored or bool(read & {"matmul", "gather"})

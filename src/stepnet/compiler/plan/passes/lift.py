@@ -79,7 +79,9 @@ def is_row_sequence(node: Node) -> bool:
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """Returns the nodes of `among` that are in `roots` or depend on one of these."""
+    """Returns the nodes of `among` that are in `roots` or depend on a node of `roots`: if these stay in a
+    loop, so must they.
+    """
     reached = set(roots)
     for number, node in enumerate(body.nodes):
         if reached & set(node.inputs):
@@ -143,8 +145,8 @@ class Lift:
 
     def is_made(self, number: int) -> bool:
         """Tells whether a node that moves out of a recurrence's body (the net of its step) has one value that
-        the new body can read as an input: it is no input already, no recurrence, of which only `result` nodes
-        read, and no constant.
+        the new body can read as an input. Not so inputs, which are read already, recurrences, which `result`
+        nodes alone read, and constants.
         """
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

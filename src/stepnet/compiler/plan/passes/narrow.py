@@ -65,7 +65,9 @@ def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def in_precision(body: Net, precision: Precision) -> Net:
-    """Marks the products of a net with an encoding, except those whose parameters stay exact."""
+    """Marks the products of a net, but not of inner recurrences, with the encoding of a low precision, except
+    those whose parameters it names as exact.
+    """
 
     def applies(net: Net, node: Node) -> bool:
         """Tells whether a node is a product that can be narrow, of a parameter that need not be exact."""

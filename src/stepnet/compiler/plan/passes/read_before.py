@@ -31,7 +31,9 @@ def changed(builder: Builder, net: Net, number: int, operands: list[int]) -> int
 
 
 def with_early_reads(recur: Recur) -> Recur | str:
-    """Returns a recurrence that reads its only memory, a matrix, before the step; or why it cannot."""
+    """Returns a recurrence that reads its only memory, a matrix, before the step; for one of another form why
+    this pass does not rewrite it, as text.
+    """
     if len(recur.memories) != 1:
         return "it has several memories"
     (memory,) = recur.memories

@@ -47,7 +47,9 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
 
 
 def rewritten_steps(net: Net, rule: Rule) -> Net:
-    """Returns a net in which `rule` was applied to every node in the steps of its recurrences."""
+    """Returns a net in which `rule` was applied to every node in the steps of its recurrences, inner
+    recurrences included, and to no node outside of them.
+    """
 
     def of_recurrence(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
         """Rewrite rule: rebuilds a recurrence whose step changes; None for other nodes."""
@@ -115,7 +117,10 @@ def at_every_level(net: Net, change: Change) -> Net:
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
-    """Follows views from a node; returns the node that they show, and the views in order."""
+    """Follows views from node `number` to the node that they show; returns that node, and the views in order.
+
+    For a node that is no view, returns the node itself and no views.
+    """
     chain: list[Node] = []
     while net.nodes[number].is_view:
         chain.append(net.nodes[number])

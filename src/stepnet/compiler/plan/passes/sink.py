@@ -32,7 +32,7 @@ Leaving = Callable[[Recur], set[int]]
 
 
 def sink(net: Net) -> Net:
-    """Moves work that no memory depends on behind its loop, where it is done for many steps at once."""
+    """Moves work that no memory depends on behind its loop, where many steps are one large product."""
     return sunk_by(net, leaving)
 
 

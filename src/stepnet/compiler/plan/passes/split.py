@@ -16,7 +16,9 @@ from stepnet.compiler.plan.passes.rewrite import rewritten, view_chain
 
 
 def split(net: Net) -> Net:
-    """Computes values that are read only in parts, such as joined gates, part by part."""
+    """Computes values that are read only in parts, such as joined gates, part by part, so that each part has
+    the width of the memory; returns the new net.
+    """
     while True:
         after = rewritten(net, pushed)
         if after == net:

@@ -14,12 +14,14 @@ from stepnet.compiler.plan.passes.rewrite import rewritten_steps, view_chain
 
 
 def together(net: Net) -> Net:
-    """Joins products of one matrix with vectors that lie side by side in a value."""
+    """Joins products of one matrix with vectors that lie side by side in a value into one product each."""
     return rewritten_steps(net, joined)
 
 
 def joined(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """Rewrite rule: adds one product in place of a concatenation of products; None for other nodes."""
+    """Rewrite rule: adds one product in place of a concatenation of products; None for other nodes. operands:
+    the node's operands in the new net.
+    """
     nodes = [builder.nodes[operand] for operand in operands]
     if net.nodes[number].operation != "concatenate" or any(node.operation != "matmul" for node in nodes):
         return None
@@ -40,7 +42,9 @@ def joined(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def places_of(builder: Builder, number: int) -> np.ndarray:
-    """Returns the places in a value of the elements of a view; -1 behind other views than slices."""
+    """Returns the flat places, in the value that views show, of the elements of node `number`, behind slices
+    and reshapes; of -1 behind other views.
+    """
     root, views = view_chain(builder, number)
     shape = builder.type_of(root).shape
     places = np.arange(prod(shape)).reshape(shape)

@@ -94,7 +94,9 @@ def is_of_steps(node: Node) -> bool:
 
 
 def known_times(net: Net, earliest: list[When]) -> list[When]:
-    """Returns when each value of a net is known: after its operands, not before its time in `earliest`."""
+    """Returns, for each node of a net, the time at which its value is known: when the last of its operands is
+    known, but not before its time in `earliest`.
+    """
     times: list[When] = []
     for node, first in zip(net.nodes, earliest, strict=True):
         operands = (times[operand] for operand in node.inputs)

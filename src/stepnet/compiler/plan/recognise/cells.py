@@ -199,7 +199,9 @@ def match_lstm(algebra: Algebra, h: BodyMemory, c: BodyMemory) -> CellMatch:
 
 
 def unprojected(output: Polynomial) -> tuple[tuple[float, Matrix] | None, Polynomial]:
-    """Splits the output of an LSTM into its projection, None without one, and the output before it."""
+    """Splits the output of an LSTM into its projection, as coefficient and matrix (None without one), and the
+    output before the projection.
+    """
     products = [monomial[0].what for monomial, _ in output.terms if len(monomial) == 1]
     matrices = {product.matrix for product in products if isinstance(product, Product)}
     if len(matrices) != 1 or len(products) != len(output.terms):

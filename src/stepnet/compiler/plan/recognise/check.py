@@ -96,8 +96,8 @@ def step(
 def agree(known: Recognised, name: str, actual: Array, expected: Array) -> None:
     """Raises `NetError` unless two arrays agree up to rounding in the dtype of the recurrence.
 
-    known: the recognised cell. name: that of the value, for the message. actual, expected: the value computed
-        by the recurrence, and by the cell.
+    known: the recognised cell. name: the name of the value, for the message. actual, expected: the value
+        computed by the recurrence, and by the cell.
     """
     away = np.abs(actual - expected) / np.maximum(1, np.abs(expected))
     # Constants in a body, such as the 1 / 6 of hard_sigmoid, are rounded to its dtype.

@@ -160,7 +160,10 @@ class Algebra:
         return Polynomial.atom(atom)
 
     def applied(self, operation: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """Applies a pointwise operation, with attributes `pairs`, to polynomials, in normal form."""
+        """Applies a pointwise operation to polynomials; returns the result in normal form, to be compared.
+
+        pairs: the attributes of the operation.
+        """
         rule = ARITHMETIC.get(operation)
         rewritten = (
             self.function(operation, operands, pairs) if rule is None else rule(self, operands, dict(pairs))
@@ -190,7 +193,9 @@ class Algebra:
         return self.collapsed(self.atom(Function(name, tuple(operands), pairs)), True)
 
     def activation(self, name: str, argument: Polynomial) -> Polynomial:
-        """Applies an activation, such as "sigmoid" or "linear", to a polynomial, in normal form."""
+        """Applies an activation, such as "sigmoid" or "linear", to a polynomial; returns the result in normal
+        form, to be compared with values of a step.
+        """
         match name:
             case "linear":
                 return argument
@@ -242,7 +247,7 @@ class Algebra:
 
 
 def is_fixed(content: Leaf | Product | Function) -> bool:
-    """Tells whether a factor of a term depends on parameters only."""
+    """Tells whether a factor of a term (a leaf, product or function) depends on parameters only."""
     if isinstance(content, Leaf):
         return content.kind == "parameter"
     if isinstance(content, Product):
@@ -261,7 +266,9 @@ def names_in(value: Polynomial) -> frozenset[str]:
 
 
 def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
-    """Puts operands of commutative functions and comparisons in a fixed order; returns both."""
+    """Puts the operands of commutative functions and comparisons in a normal order, numbers last, so that
+    equal functions are equal. Returns the name and the operands.
+    """
     if name in SWAPPED:
         return SWAPPED[name], operands[::-1]
     if name in COMMUTING and operands[0].constant is not None:
@@ -288,7 +295,9 @@ Arithmetic = Callable[[Algebra, Sequence[Polynomial], Mapping[str, Any]], Polyno
 
 
 def reciprocal(algebra: Algebra, value: Polynomial) -> Polynomial:
-    """Computes 1 / value as a polynomial; raises `DifferentError` for zero."""
+    """Computes 1 / value as a polynomial: a number, or the function "reciprocal" of the value; raises
+    `DifferentError` for zero. algebra: makes polynomials.
+    """
     if (number := value.constant) is not None:
         if number == 0:
             raise DifferentError("it divides by zero")

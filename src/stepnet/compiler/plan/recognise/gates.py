@@ -73,7 +73,9 @@ def gates_in(value: Polynomial) -> Iterator[Gate]:
 
 
 def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
-    """Returns the name of the activation that a polynomial is, and its argument; "linear" for none."""
+    """Returns the name of the activation that a polynomial is, and its argument; ("linear", value) if it is
+    no other activation.
+    """
     atoms = value.atoms()
     if len(atoms) == 1:
         for gate in gates_of(atoms[0]):

@@ -117,7 +117,9 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
 
 
 def recur_of(of: Net | Node | Recur) -> Recur:
-    """Returns the only recurrence of a net or node; raises `DifferentError` for none or several."""
+    """Returns the only recurrence of a net, or that of a node; a recurrence is returned unchanged. Raises
+    `DifferentError` if there is not exactly one.
+    """
     if isinstance(of, Recur):
         return of
     nodes = of.nodes if isinstance(of, Net) else (of,)
@@ -154,7 +156,9 @@ def recognised(recur: Recur) -> Recognised:
 
 
 def memories_of(recur: Recur) -> list[Leaf]:
-    """Lists the memories of a recurrence as leaves; raises `DifferentError` if no known cell has such."""
+    """Lists the memories of a recurrence as leaves (features of an input) of polynomials; raises
+    `DifferentError` if no known cell has such memories.
+    """
     leaves: list[Leaf] = []
     if not 1 <= recur.memory_count <= 2:
         raise DifferentError(f"it carries {recur.memory_count} memories, but known cells carry one or two")

@@ -24,7 +24,10 @@ ROUNDING = 4 * 2.0**-52
 
 
 class DifferentError(StepnetError):
-    """Raised with why no known cell computes a value. depth: how far the match came."""
+    """Raised with the reason why a value is not one that a known cell computes.
+
+    depth: how far the match had come; the deepest reason is reported.
+    """
 
     def __init__(self, reason: str, depth: int = 0) -> None:
         """Makes the error that says why a recurrence is not recognised. depth: how far the match had come."""
@@ -231,7 +234,9 @@ class Polynomial:
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":
-        """Returns (rest, factor) with self = rest + atom * factor; None if a power of the atom occurs."""
+        """Divides the polynomial by an atom: returns (rest, factor) with self = rest + atom * factor; None if
+        a power of the atom occurs.
+        """
         rest: dict[Monomial, float] = {}
         factor: dict[Monomial, float] = {}
         for monomial, coefficient in self.terms:
@@ -248,7 +253,9 @@ ONE, ZERO = Polynomial.number(1), Polynomial()
 
 
 def functions_in(polynomial: Polynomial, stop: Container[str]) -> list[Function]:
-    """Lists the functions in a polynomial, each once; none inside of functions named in `stop`."""
+    """Lists the functions in a polynomial and in their operands, each once. The operands of functions whose
+    name is in `stop` are not searched.
+    """
     seen: dict[Atom, Function] = {}
     waiting = [polynomial]
     while waiting:

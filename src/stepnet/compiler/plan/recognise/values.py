@@ -82,7 +82,9 @@ class Values:
         return value
 
     def computed(self, number: int, indices: Array) -> Polynomial:
-        """Computes features of a node as a polynomial; raises `DifferentError` if no known cell has them."""
+        """Computes the features at the flat indices `indices` of a node that is no view, as a polynomial.
+        Raises `DifferentError` for operations that no known cell has.
+        """
         node = self.recur.body.nodes[number]
         if not self.is_of_floats(node):
             raise DifferentError(
@@ -118,7 +120,9 @@ class Values:
         return not exact or node.types[0].extent == CONST or node.types[0].is_float
 
     def constant(self, node: Node, number: int, indices: Array) -> Polynomial:
-        """Returns features of a constant: a number if they are equal literals, else parameters."""
+        """Returns the features of a constant at the flat indices `indices`: as a number if they are literals
+        that are all equal, else as a vector of parameters.
+        """
         if node.operation == "constant":
             numbers = node.attributes["value"].value.reshape(-1)[indices]
             if numbers.size and bool((numbers == numbers[0]).all()):
@@ -126,7 +130,9 @@ class Values:
         return self.algebra.atom(Leaf("parameter", number, indices.tobytes()))
 
     def cast(self, node: Node, indices: Array) -> Polynomial:
-        """Returns the features of a cast, those of its operand; raises `DifferentError` if it rounds."""
+        """Returns the features of a cast at flat indices, which are the features of its operand; raises
+        `DifferentError` for a cast that rounds.
+        """
         before = self.recur.body.type_of(node.inputs[0])
         if (
             np.promote_types(before.dtype, node.type.dtype) != np.dtype(node.type.dtype)
@@ -138,7 +144,9 @@ class Values:
         return self.at(node.inputs[0], indices)
 
     def operand_indices(self, node: Node, indices: Array) -> list[tuple[int, Array]]:
-        """Lists the operands of a pointwise node, each with the flat indices of its features."""
+        """Lists the operands of a pointwise node, each with the flat indices of the features that it
+        contributes to the node's features at `indices`.
+        """
         shape = node.type.shape
         found: list[tuple[int, Array]] = []
         for operand in node.inputs:
@@ -214,7 +222,9 @@ class Values:
         return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
 
     def piece(self, node: Node, indices: Array) -> Polynomial:
-        """Returns features of a concatenation; raises `DifferentError` unless they are of one operand."""
+        """Returns the features of a concatenation at the flat indices `indices`, as a polynomial; raises
+        `DifferentError` unless they are all in one of its operands.
+        """
         owners, inside = self.owners(node, indices)
         if indices.size and not bool((owners == owners[0]).all()):
             raise DifferentError(

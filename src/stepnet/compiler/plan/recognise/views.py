@@ -48,7 +48,9 @@ class View:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Returns for each axis of a contiguous array what its indices add to the flat index."""
+    """Returns one array for each axis of a contiguous array of this shape: what each index along the axis
+    adds to the flat index of an element.
+    """
     axes: list[Array] = []
     step = 1
     for size in reversed(shape):
@@ -120,7 +122,9 @@ def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, .
 
 
 def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
-    """Reshapes a view of a node; None if flat indices are then no sums of a number per axis."""
+    """Reshapes a view of a node; returns None if this mixes axes, so that the flat index of an element in the
+    node is no longer a sum of one number per axis.
+    """
     if 0 in shape:
         return View(source.root, source.start, tuple(np.zeros(size, np.int64) for size in shape))
     start = source.start + int(sum(axis[0] for axis in source.axes if len(axis) == 1))

@@ -69,7 +69,9 @@ class WeightsBuilder:
     # ---- vectors
 
     def vector(self, value: Polynomial, size: int) -> int:
-        """Adds the vector, of length `size`, of a polynomial of parameters to the net of a cell's weights."""
+        """Adds the vector of a polynomial of parameters to the net that computes the weights of a known cell;
+        returns its node. size: its length.
+        """
         total: int | None = None
         for monomial, factor in value.terms:
             term = self.scaled(self.monomial(monomial, size), factor)
@@ -77,7 +79,9 @@ class WeightsBuilder:
         return self.filled(0, (size,)) if total is None else total
 
     def monomial(self, monomial: Monomial, size: int) -> int:
-        """Adds the vector, of length `size`, of a product of parameters to the net of a cell's weights."""
+        """Adds the vector of a product of parameters to the net that computes the weights of a known cell;
+        returns its node. size: its length.
+        """
         total: int | None = None
         for atom in monomial:
             factor = self.atom(atom, size)

@@ -28,7 +28,9 @@ FORCED = ContextVar[How | None]("FORCED", default=None)
 
 @contextmanager
 def forced(how: How) -> Generator[None]:
-    """Context in which threads share new calls in one way, where possible, to measure it."""
+    """Context in which calls are shared by threads in one way, where that is possible, to measure it. A call
+    that was prepared before stays as it is.
+    """
     token = FORCED.set(how)
     try:
         yield

@@ -31,9 +31,9 @@ NUMBERS = {
 class Assembled:
     """A kernel as machine code of a GPU.
 
-    cubin: the machine code. registers: of a thread. spilled: the bytes of registers that a thread keeps in
-    memory. stack: the bytes of memory of a thread. shared: the bytes of shared memory that the code declares,
-    besides those of the launch.
+    cubin: the machine code. registers: the number of registers of a thread. spilled: the bytes of registers
+    that a thread keeps in memory. stack: the bytes of memory of a thread. shared: the bytes of shared memory
+    that the code declares, besides those of the launch.
     """
 
     cubin: bytes

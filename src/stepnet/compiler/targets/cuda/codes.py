@@ -128,7 +128,10 @@ class LoopCode:
 
 
 def read_after_loop(plan: Plan, codes: Iterable[DeviceStage | ProductCode]) -> list[int]:
-    """Lists values per step, by node, that are read after the loop, or that are results."""
+    """Lists the values per step that the work after a plan's loop reads, or that are results; by node.
+
+    codes: of the stages after the loop.
+    """
     net = plan.net
     read = {*net.results, *(n for number in (*plan.reduced, *plan.total) for n in net.nodes[number].inputs)}
     for code in codes:

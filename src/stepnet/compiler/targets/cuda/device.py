@@ -45,7 +45,7 @@ class DeviceCode:
     name: a description for people, such as "loop of 3 values", for messages of the device.
     packed: an LLVM module, its text compressed, with one function `kernel`, of `words` arguments of 64 bits:
         addresses and integers. It calls the functions of `functions.py`.
-    threads: of a block; a multiple of 32.
+    threads: the number of threads of a block; a multiple of 32.
     shared: the bytes of shared memory of a block.
     group: the blocks that work together.
     exchange: how the blocks of a group see each other's values: not at all; through main memory, for which
@@ -145,7 +145,9 @@ class Device(Protocol):
 
     @property
     def is_capturing(self) -> bool:
-        """Tells whether a graph captures this thread's work: nothing is allocated or waited for then."""
+        """Tells whether another library captures this thread's work in a graph: nothing may be allocated,
+        waited for, or copied from the host.
+        """
         ...
 
     def allocate(self, count: int) -> int:
@@ -221,7 +223,10 @@ class Address(int):
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """A C-contiguous array of a device, at an `Address`. owner: what keeps the memory allocated."""
+    """A C-contiguous array in the memory of a device.
+
+    address: of its first byte, an `Address`. owner: the object that keeps the memory allocated.
+    """
 
     device: Device
     address: int
@@ -328,7 +333,9 @@ def allocated(device: Device, count: int) -> OwnedMemory:
 
 @contextmanager
 def allocating(allocate: AllocateMemory) -> Generator[None]:
-    """Context in which values of kernels lie in memory that a function allocates (`Allocation`)."""
+    """Context in which the memory for the values that kernels compute comes from a function, such as
+    `Allocation`, so that it is the device's own.
+    """
     token = ALLOCATE.set(allocate)
     try:
         yield
@@ -342,7 +349,9 @@ def allocated_by(allocate: Callable[[int], OwnedMemory]) -> AbstractContextManag
 
 
 def keeping(owners: list[OwnedMemory]) -> AbstractContextManager[None]:
-    """Context in which memory of a library that knows no side streams stays allocated, in a list."""
+    """Context in which memory that another library allocates stays allocated, in a list: the library does not
+    know that side streams use it.
+    """
     allocate = ALLOCATE.get()
 
     def kept(device: Device, count: int) -> OwnedMemory:
@@ -362,7 +371,7 @@ def empty(device: Device, shape: tuple[int, ...], dtype: str) -> DeviceArray:
 
 
 def put(device: Device, array: Array) -> DeviceArray:
-    """Copies an array of the host into memory of its own, for later calls and all streams."""
+    """Copies an array of the host into new memory of a device, which later calls may read in any stream."""
     source = np.ascontiguousarray(array)
     with for_all_streams(device):
         owner = Allocation(device, source.nbytes)

@@ -148,7 +148,7 @@ class CudaKernel:
 
     @property
     def lanes_name(self) -> str:
-        """The name of what positions keep for the loop."""
+        """The name under which positions keep tables for the loop."""
         return f"lanes of {id(self)}"
 
     def has_other(self, loop: LoopCode, at_once: int) -> bool:
@@ -222,7 +222,7 @@ class CudaKernel:
 
 
 def constants_of(kernel: CudaKernel, parameters: Sequence[Any]) -> Values:
-    """Computes values of parameters alone; returns both, by node, on the device."""
+    """Computes values of parameters alone; returns both, by node, on the device, where parameters stay."""
     values = kernel.constants(dict(zip(parameters_of(kernel.plan.net), parameters, strict=True)))
     return {number: on_device(kernel.memory, value) for number, value in values.items()}
 

@@ -13,7 +13,7 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 
 CudaPrecision = Literal["float32", "tf32", "bfloat16"]
-"""The numbers that float32 is multiplied as."""
+"""The formats in which float32 is multiplied."""
 PRECISIONS: tuple[CudaPrecision, ...] = get_args(CudaPrecision)
 ROUNDED: tuple[CudaPrecision, ...] = PRECISIONS[1:]
 """The precisions that lose digits, which are words in the name of an engine."""

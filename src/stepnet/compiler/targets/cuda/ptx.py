@@ -50,7 +50,9 @@ def translated(code: DeviceCode, capability: tuple[int, int] = (9, 0)) -> str:
 
 
 def text_for(code: DeviceCode, key: tuple[str, str, str]) -> str:
-    """Returns the PTX of a kernel, by its key on disk, or translated now and stored."""
+    """Returns the PTX of a kernel, read from disk, or translated now and stored. key: its key there, with
+    LLVM's name of the processor.
+    """
     stored: str | None = read("ptx", TEXT, key)
     if stored is not None:
         return stored

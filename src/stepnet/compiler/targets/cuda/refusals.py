@@ -24,7 +24,10 @@ def refuse(plan: Plan) -> str | None:
 
 
 def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
-    """Returns the message for the first node without a kernel, in a step if `inside`; or None."""
+    """Returns the message for the first node that has no kernel; None if all have.
+
+    inside: whether the nodes are those of a step.
+    """
     for node in nodes:
         where = f"\n    at {node.source}" if node.source else ""
         written = node.kind in KINDS or node.operation in STRUCTURE or node.operation in POINTWISE

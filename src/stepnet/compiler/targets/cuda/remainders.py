@@ -16,7 +16,9 @@ REMAINDERS = {"fmodf": ir.FloatType(), "fmod": ir.DoubleType()}
 
 
 def remainder(name: str) -> str:
-    """Returns `fmod` or `fmodf` as LLVM code: NaN for y = 0, for an infinite x, and for NaN."""
+    """Returns `fmod` or `fmodf` as LLVM code: the remainder of x / y, with the sign of x; NaN for y = 0, for
+    an infinite x, and for NaN.
+    """
     module, type_ = ir.Module(), REMAINDERS[name]
     function = ir.Function(module, ir.FunctionType(type_, [type_, type_]), name)
     code = Code(function.append_basic_block("entry"), SCALAR)
@@ -66,7 +68,9 @@ def remainder(name: str) -> str:
 
 
 def parts(code: Code, bits: ir.Value, hidden: int, fraction_bits: int) -> tuple[ir.Value, ir.Value]:
-    """Writes the mantissa of |x| as an integer, and its exponent from 1 on, as of subnormals."""
+    """Writes code that takes the bits of |x| apart: the mantissa as an integer, and the exponent, from 1 on,
+    which subnormal numbers have too.
+    """
     exponent = code.lshr(bits, code.number(fraction_bits))
     fraction = code.and_(bits, code.number(hidden - 1))
     normal = code.icmp_unsigned("!=", exponent, code.number(0))

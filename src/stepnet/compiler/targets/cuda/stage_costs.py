@@ -39,7 +39,7 @@ class StageCosts:
     options: CudaOptions
 
     def time(self, codes: Sequence[DeviceStage | ProductCode]) -> tuple[float, str]:
-        """Returns the microseconds of the codes of a stage, one after another, and what takes most of it."""
+        """Returns the microseconds of a stage's codes in turn, and the resource that takes the most."""
         parts = [self.code_time(code) for code in codes]
         by = {bound: sum(time for time, its in parts if its == bound) for _, bound in parts}
         return sum(by.values()), max(by, key=lambda bound: by[bound])
@@ -70,7 +70,7 @@ class StageCosts:
         return found
 
     def count(self, number: int) -> int:
-        """Returns how many values of a node a call has: one, one of each row, or one of each step."""
+        """Returns the number of values of a node in a call: one, one of each row, or one of each step."""
         extent = self.net.nodes[number].types[0].extent
         return 1 if extent == CONST else self.size.filled if extent == ROWS else self.size.steps
 

@@ -45,7 +45,10 @@ EXTENTS = {"sequence": ROWS, "before": STEPS, "after": STEPS, "ended": ROWS}
 
 @dataclass(frozen=True)
 class StageForm:
-    """The codes of a stage of a plan: "sequence", "before", "after" or "ended"."""
+    """The codes of one stage of a plan.
+
+    name: of the stage: "sequence", "before", "after" or "ended".
+    """
 
     plan: Plan
     name: str
@@ -138,7 +141,9 @@ class StageForm:
 
     @computed_once
     def outside(self) -> set[int]:
-        """The nodes read outside of all codes: by the recurrence, as results, and in reductions."""
+        """The nodes that are read outside of all codes: operands of the recurrence, results of the net, and
+        values that are reduced over steps and rows.
+        """
         net, plan = self.net, self.plan
         recur = plan.recurrence.recur
         operands = recur.operands_by_kind(plan.recurrence.inputs)
@@ -146,7 +151,9 @@ class StageForm:
         return {*operands.sequences, *memories, *operands.others, *net.results, *plan.read_in_the_end}
 
     def leaves(self, numbers: Iterable[int], computed: set[int]) -> set[int]:
-        """Returns the nodes whose arrays are read to compute others, behind views of these."""
+        """Returns the nodes whose arrays are read where some nodes are computed. computed: the nodes that are
+        computed there. Views of others are read through.
+        """
         net, found, seen = self.net, set[int](), set[int]()
         waiting = list(numbers)
         while waiting:
@@ -165,7 +172,10 @@ class StageForm:
 
 
 def stage_codes(plan: Plan, name: str) -> tuple[DeviceStage | ProductCode, ...]:
-    """Makes kernels and products of a stage, "sequence", "before", "after" or "ended", in order."""
+    """Makes the kernels and products of a stage of a plan, in the order in which they run.
+
+    name: of the stage: "sequence", "before", "after" or "ended".
+    """
     forms = {each: StageForm(plan, each) for each in EXTENTS}
     form = forms[name]
     needed = form.outside | needed_by_later(forms, name)

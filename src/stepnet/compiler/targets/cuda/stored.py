@@ -24,7 +24,9 @@ MULTIPLIED = (None, "stored", "bfloat16")
 
 
 def half_of(net: Net, number: int) -> str | None:
-    """Returns the 16-bit dtype of which a node has all values, by a cast; None if there is none."""
+    """Returns the 16-bit dtype that has all values of a node: a cast from it, a view of one, or a
+    concatenation of such casts. None for any other node.
+    """
     node = net.nodes[number]
     while node.is_view:
         number = node.inputs[0]

@@ -115,7 +115,9 @@ class Fork:
             self.current.own.add(address)
 
     def takes_back(self, address: int) -> bool:
-        """Tells whether a block can be freed on this stream, as no other used it; then forgets it."""
+        """Tells whether a block can be freed on the present side stream, as no other stream has used it; if
+        so, the block is no longer noted.
+        """
         side = self.current
         if side is None or address not in side.own:
             return False

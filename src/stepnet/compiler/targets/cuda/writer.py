@@ -73,7 +73,9 @@ class KernelWriter(Code):
         runs: bool = False,
         turns: int = 0,
     ) -> list[Value]:
-        """Writes a loop with values in registers. turns: written side by side; 0 as LLVM thinks."""
+        """Writes a loop that carries values in registers. turns: how many turns are written side by side; 0
+        for as many as LLVM thinks best, which may be all.
+        """
         last = list[ir.Block]()
 
         def noted(index: Value, values: list[Value]) -> Sequence[Value]:

@@ -144,7 +144,7 @@ def low_product(
 
 def in_single(words: Words, parts: Sequence[FrameRegister]) -> tuple[FrameRegister, FrameRegister]:
     """Records a fraction of a quarter turn as an angle, the sum of two float32: it is multiplied by pi/2 in
-    integers. parts: words of the fraction, of which the first has 30 digits and a sign.
+    integers. parts: words of the fraction; the first word has 30 digits and a sign.
     """
     code, (rest, next_, *_) = words.code, parts
     half_pi = int(pi() / 2 * 2**61)

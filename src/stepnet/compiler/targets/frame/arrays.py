@@ -19,7 +19,7 @@ class FrameBuffer:
     kind: "constant", "memory" (kept from frame to frame), "input", "output", or "scratch" (within a frame).
     offset: its place in bytes in the arena for scratch, and in the state for memories; else 0.
     title: the name that the model has for it.
-    scale: what its integers are multiplied by to be numbers of the model; None for numbers as they are.
+    scale: the factor by which its integers become numbers of the model; None for numbers as they are.
     """
 
     name: str
@@ -84,5 +84,5 @@ class StridedView:
 
 
 def comment(about: str) -> str:
-    """Returns what a loop computes as the end of its line of text."""
+    """Returns the comment at the end of a loop's line of text."""
     return f"  # {about}" if about else ""

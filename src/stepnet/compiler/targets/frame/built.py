@@ -1,4 +1,4 @@
-"""The files of a step of a model in C99, with what they take of a machine."""
+"""The files of a step of a model in C99, with the memory that they take of a machine."""
 
 import json
 from collections.abc import Mapping
@@ -46,7 +46,9 @@ def built_source(
 
 
 def manifest(declared: CProgram, target: str, about: str) -> bytes:
-    """Returns the description of a program as JSON. target: what it is for. about: the model, as text."""
+    """Returns the description of a program as JSON. target: the platform that it is for. about: the model, as
+    text.
+    """
     arrays = [
         {"name": each.name, "kind": each.kind, "dtype": each.dtype, "size": each.size, "title": each.title}
         for each in (*declared.ends, *declared.memories)

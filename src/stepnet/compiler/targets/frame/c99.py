@@ -87,7 +87,7 @@ CHECKS_OF_FLOATS = [
 class CProgram:
     """A frame program with a name in C: the text of its source and its header.
 
-    program: the program. name: what its functions begin with. about: the model, for the header's comment.
+    program: the program. name: the prefix of its functions. about: the model, for the header's comment.
     """
 
     program: FrameProgram
@@ -190,7 +190,7 @@ class CProgram:
         ]
 
     def declarations(self) -> list[str]:
-        """Returns what the header declares."""
+        """Returns the declarations of the header."""
         name, prefix = self.name, self.prefix
         ends = [(each, "taken by" if each.kind == "input" else "given by") for each in self.ends]
         return [
@@ -423,7 +423,7 @@ class CProgram:
     ) -> list[str]:
         """Returns a public function, which first checks its arguments.
 
-        head: its name and parameters. pointers: the parameters that are not NULL. lines: what it does.
+        head: its name and parameters. pointers: the parameters that are not NULL. lines: its statements.
         checked: whether the context has been reset before.
         """
         each = [f"{name} == NULL" for name in pointers]

@@ -26,7 +26,7 @@ SUFFIX = {
     "float16": "f16",
     "bfloat16": "bf16",
 }
-"""The end of the names of what there is for each dtype."""
+"""The ends of names in C by dtype, such as the names of arenas and functions."""
 FLOATS = ("float32", "float64")
 UNSIGNED = {"int32": "uint32_t", "int64": "uint64_t"}
 OPERATORS = {**INFIX, "unsigned_right_shift": ">>"}
@@ -111,7 +111,11 @@ def converted(text: str, source: str, target: str) -> str:
 
 
 def statements(body: Sequence[Instruction], given: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """Returns the statements of instructions and the text of registers, from those `given`."""
+    """Returns the statements of instructions, and the text of all registers. Constants are written where they
+    are used.
+
+    given: the text and the dtype of each of the first registers.
+    """
     texts, dtypes, lines = [text for text, _ in given], [dtype for _, dtype in given], list[str]()
     unsigned = dict[int, str]()
     for number, each in enumerate(body, len(given)):

@@ -145,7 +145,7 @@ def integer_product_lines(program: FrameProgram) -> list[str]:
 def grouped(layout: str, dtype: str, joined: bool) -> list[str]:
     """Returns the body of the function of products for a layout: columns in groups, the larger ones first.
 
-    dtype: that of the vectors. joined: whether two columns are one number (`weight_layouts.is_joined`).
+    dtype: the dtype of the vectors. joined: whether two columns are one number (`weight_layouts.is_joined`).
     """
     lines = ["    const int8_t *from = weights;", "    size_t n = 0U;"]
     for width in COLUMNS[layout]:

@@ -30,7 +30,7 @@ from stepnet.compiler.targets.frame.program import (
 
 
 def loop_lines(program: FrameProgram, loop: FrameLoop, prefix: str) -> list[str]:
-    """Returns the statements of a loop. prefix: that of the names of status codes."""
+    """Returns the statements of a loop. prefix: the prefix of the names of status codes."""
     match loop:
         case PointwiseLoop():
             lines = pointwise_lines(program, loop)

@@ -84,7 +84,9 @@ def sparse_functions(program: FrameProgram) -> list[list[str]]:
 
 
 def grouped(layout: str, dtype: str, width: int) -> list[str]:
-    """Returns the body of a function for a layout. dtype: that of the vectors. width: the block's columns."""
+    """Returns the body of a function for a layout. dtype: the dtype of the vectors. width: the block's
+    columns.
+    """
     most, together, _ = SPARSE_LAYOUTS[layout]
     columns = min(most, width)
     read = [f"left[rows[k{f' + {at}U' if at else ''}]]" for at in range(together)]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 VECTORS = 512
 """The bytes of vectors that registers do not hold: 32 of 16 bytes."""
 SAVED = 64
-"""The bytes of saved registers, of a return address, and of what aligns them."""
+"""The bytes of saved registers, of a return address, and of the padding that aligns them."""
 SLOT = 8
 """The bytes of a slot, for an address or what a register holds."""
 WIDE = {"int64_t": 16, "uint64_t": 16, "double": 16, "int8x16_t": 32, "int16x8_t": 32}
@@ -57,6 +57,6 @@ def slot(type_: str, star: str, count: str) -> int:
 
 
 def deepest(name: str, own: Mapping[str, int], calls: Mapping[str, set[str]]) -> int:
-    """Returns the bytes of a function and of the calls in it that take the most."""
+    """Returns the bytes of a function and its deepest calls, by each function's `own` bytes and `calls`."""
     inner = (deepest(each, own, calls) for each in calls[name] - {name} if each in own)
     return own[name] + max(inner, default=0)

@@ -24,11 +24,11 @@ Shape = tuple[int, ...]
 class Root:
     """An array that loops read or write.
 
-    kind: that of its buffer. dtype, size: of its elements. name, title: for its buffer; "" for scratch.
+    kind: the kind of its buffer. dtype, size: of its elements. name, title: for its buffer; "" for scratch.
     array: the numbers of a constant.
     ready: the index of the last loop that writes it; -1 if it is there from the beginning.
     register: the register of the loop `ready` that has its elements, if an elementwise operation gives it.
-    scale: what its integers are multiplied by to be numbers of the model; None for numbers as they are.
+    scale: the factor by which its integers become numbers of the model; None for numbers as they are.
     """
 
     kind: str
@@ -44,7 +44,10 @@ class Root:
 
 @dataclass(frozen=True)
 class FrameValue:
-    """A view of an array. root: the array. offset, strides: in elements. shape: its features."""
+    """A value of a net: a view of an array.
+
+    root: the array. offset, strides: the place of its elements there, in elements. shape: its features.
+    """
 
     root: Root
     offset: int
@@ -102,7 +105,7 @@ class PointwiseDraft:
 
     shape: the sizes of its axes. reads: the values that it reads. code: its instructions.
     writes: the values that it writes, with their registers.
-    about: what it computes.
+    about: texts that say what it computes.
     """
 
     shape: Shape
@@ -201,7 +204,9 @@ class Drafts:
     def loop_for(
         self, shape: Shape, operands: Sequence[FrameValue], first: int = 0
     ) -> tuple[int, PointwiseDraft]:
-        """Returns the earliest elementwise loop of a shape that can read the operands, and its index."""
+        """Returns the index of an elementwise loop that can read some values, and the loop: the earliest one
+        of this shape, or a new one. first: the least index.
+        """
         for operand in operands:
             is_element = operand.root.register is not None and operand.is_whole and operand.shape == shape
             first = max(first, operand.root.ready if is_element else operand.root.ready + 1)
@@ -220,7 +225,10 @@ class Drafts:
         record: Callable[[Recorder, list[FrameRegister]], FrameRegister],
         about: str = "",
     ) -> FrameValue:
-        """Adds an elementwise operation on values, broadcast to a shape. record: its instructions."""
+        """Adds an elementwise operation on values that are broadcast to a shape; returns its result.
+
+        record: notes the instructions of the operation.
+        """
         given = [operand.broadcast(shape) for operand in operands]
         index, loop = self.loop_for(shape, [each for each in given if each.number is None])
         result = record(loop.code, [loop.register(each, index) for each in given])

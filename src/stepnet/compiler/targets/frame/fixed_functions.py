@@ -168,7 +168,7 @@ BOUNDED = ("sigmoid", "tanh", "erf")
 
 
 def tanh_table() -> tuple[int, ...]:
-    """Returns 2^30 tanh(a) + 2^14 in the middle of each step, where 2^14 is half of what is cut off."""
+    """Returns 2^30 tanh(a) + 2^14 in the middle of each step, where 2^14 is half of the unit cut off."""
     middles = [(place + 0.5 - TABLE_SIZE / 2) / 2**STEP_DIGITS for place in range(TABLE_SIZE)]
     return tuple(round(math.tanh(middle) * 2**30) + (1 << 14) for middle in middles)
 

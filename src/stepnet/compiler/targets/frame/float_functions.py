@@ -22,7 +22,9 @@ FUNCTIONS: dict[str, Any] = {**ELEMENTARY, "sin": sin, "cos": cos, "tan": tan}
 
 
 class FloatForm(NamedTuple):
-    """The form of a dtype: the dtype and numbers of its bits. bias: the exponent of 1."""
+    """The form of a dtype. integer: the dtype of its bits. fraction_bits, exponent_bits: the bits of both
+    parts. bias: the exponent of 1.
+    """
 
     integer: str
     fraction_bits: int
@@ -105,7 +107,9 @@ def product_modulo(
 
 
 def parts(code: Recorder, size: FrameRegister) -> tuple[FrameRegister, FrameRegister]:
-    """Records the mantissa of a magnitude as a whole number, and its exponent, from 1 on."""
+    """Records the mantissa of a magnitude as a whole number, and its exponent, from 1 on: the number is the
+    mantissa times 2^(exponent - bias - fraction bits).
+    """
     form = FORMS[size.dtype]
     bits = code.record("bits", form.integer, size)
     bits = bits if form.integer == "int64" else code.record("convert", "int64", bits)

@@ -110,7 +110,9 @@ def concatenated(lowering: StepLowering, number: int, node: Node) -> None:
 
 
 def joined(lowering: StepLowering, parts: Sequence[FrameValue], axis: int, node: Node) -> FrameValue:
-    """Copies values to one array, one after the other along an axis; returns it. node: that of the result."""
+    """Copies values to one array, one after the other along an axis; returns it. node: the node of the
+    result.
+    """
     root = Root("scratch", parts[0].dtype, node.type.size, scale=parts[0].root.scale)
     whole, first = FrameValue.of(root, node.type.shape), 0
     for part in parts:
@@ -166,7 +168,9 @@ def gathered(lowering: StepLowering, number: int, node: Node) -> None:
 
 
 def rows_of(lowering: StepLowering, node: Node, table: Array, scale: float | None = None) -> FrameValue:
-    """Adds the rows of a table at the indices of a value. scale: a factor of integers in the table."""
+    """Adds rows of a table at the indices of a value; returns them. node: the operation. scale: what integers
+    of the table are multiplied by.
+    """
     index = lowering.value(node.inputs[1])
     name = lowering.name(node.inputs[0])
     rows, width = table.shape[0], prod(table.shape[1:])

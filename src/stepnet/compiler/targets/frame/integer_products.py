@@ -48,8 +48,8 @@ FEWEST_COLUMNS = 16
 class SumTerm:
     """A product of a sum, in integers.
 
-    left: the vectors p. codes: the matrix q. offsets: the bias c of each column. scales: those of the sums,
-    a b of each column. name: that of the matrix.
+    left: the vectors p. codes: the matrix q. offsets: the bias c of each column. scales: the scales of the
+    sums, a b of each column. name: the name of the matrix.
     """
 
     left: FrameValue
@@ -101,7 +101,10 @@ def sum_of_integers(
     constants: Sequence[Array],
     others: Sequence[FrameValue],
 ) -> None:
-    """Lowers a sum of products with matrices, constants and others to int16."""
+    """Lowers a sum of products, with constants and other values, to int16.
+
+    number: the number of the sum. products: those of values with matrices.
+    """
     node, digits = lowering.step.net.nodes[number], lowering.digits(number)
     outputs, terms = node.type.shape[-1], list[SumTerm]()
     bias = np.broadcast_to(np.asarray(sum(constants, np.zeros(outputs)), np.float64), node.type.shape)
@@ -221,7 +224,7 @@ def constant(name: str, numbers: Array) -> FrameValue:
 
 
 def term_of(lowering: IntegerLowering, node: Node, number: int, matrix: int, bias: Array) -> SumTerm:
-    """Returns the product of a value with a matrix, and a bias, in integers. node: that of the sum."""
+    """Returns the product of a value with a matrix, and a bias, in integers. node: the node of the sum."""
     weights, name = lowering.known[matrix], lowering.step.net.nodes[matrix].name
     left, inputs = lowering.left(number), weights.shape[0]
     if inputs > MOST_INPUTS:
@@ -236,7 +239,9 @@ def term_of(lowering: IntegerLowering, node: Node, number: int, matrix: int, bia
 def product_of_codes(
     lowering: IntegerLowering, term: SumTerm, columns: tuple[int, int], shape: tuple[int, ...]
 ) -> FrameValue:
-    """Adds the product of some columns of a term. columns: the first and the end. shape: of the sums."""
+    """Adds the product of some columns of a term; returns its sums. columns: the first one and the end.
+    shape: the shape of the sums.
+    """
     (first, last), left, name = columns, term.left, term.name
     codes = np.ascontiguousarray(term.codes[:, first:last])
     (inputs, outputs), rows = codes.shape, prod(shape[:-1])

@@ -121,7 +121,7 @@ class IntegerLowering(StepLowering):
         return self.drafts.contiguous(self.encoded.get(number, self.values[number]))
 
     def in_codes(self, number: int) -> FrameValue:
-        """Adds what rounds a value to int8; returns it."""
+        """Adds the operations that round a value to int8; returns the result."""
         value, scale = self.value(number), scale_of_codes(self.largest[number])
         multiplier, shift = factor(2.0 ** -fraction(value) / scale, DIGITS)
 

@@ -18,7 +18,10 @@ Array = np.ndarray
 
 
 def quantized_product(drafts: Drafts, vectors: FrameValue, matrix: Array, name: str) -> FrameValue:
-    """Adds a product of [..., k] with [k, n], both rounded to int8; returns it in float32."""
+    """Adds the product of vectors with a matrix, both rounded to int8; returns its result in float32.
+
+    vectors: [..., k]. matrix: [k, n]. name: the name of the matrix.
+    """
     codes, scales = whole_numbers(matrix, 0)
     (inputs, outputs), before = matrix.shape, vectors.shape[:-1]
     rows, shape = prod(before), (*before, outputs)

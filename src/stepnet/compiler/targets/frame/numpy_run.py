@@ -116,7 +116,7 @@ class FrameRun:
         self.reset()
 
     def reset(self) -> None:
-        """Sets all memories to what they begin with."""
+        """Sets all memories to their first values."""
         for buffer in self.program.of("memory"):
             begin = self.program.begins.get(buffer.name)
             self.buffers[buffer.name][:] = 0 if begin is None else self.buffers[begin]
@@ -169,7 +169,7 @@ class FrameRun:
         return np.lib.stride_tricks.as_strided(array[:, view.offset :], (self.count, *shape), strides)
 
     def instructions(self, body: Sequence[Instruction], registers: list[Any]) -> list[Any]:
-        """Runs instructions; returns all registers. registers: the first ones."""
+        """Runs instructions; returns all registers. registers: the registers that have values before."""
         for each in body:
             operands = [registers[operand] for operand in each.operands]
             registers.append(self.instruction(each, operands))

@@ -46,8 +46,9 @@ def over_sequences(
 
 
 def codes_of(buffer: FrameBuffer, numbers: Array) -> Array:
-    """Returns the integers that numbers are in the buffer of an input, as the header's macro computes them:
-    the nearest ones, of two that with the larger magnitude, and the largest ones for what is beyond.
+    """Returns the integers that stand for numbers in the buffer of an input, as the header's macro computes
+    them: the nearest integer, of two equally near ones that with the larger magnitude. Numbers beyond the
+    range become its ends.
     """
     if buffer.scale is None:
         codes = numbers.astype(buffer.dtype)

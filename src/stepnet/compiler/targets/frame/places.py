@@ -49,7 +49,11 @@ STORED = {"bool": np.uint8}
 def placed(
     drafts: Drafts, routines: Sequence[Routine], ends: Sequence[Root], begins: Mapping[Root, Array]
 ) -> FrameProgram:
-    """Returns the program of drafts. ends: its inputs, memories, outputs. begins: of memories."""
+    """Returns the program of drafts.
+
+    ends: the arrays of inputs, memories and outputs. begins: the first values of memories that do not begin
+    with zeros.
+    """
     read = {value.root for loop in drafts.loops for value, wrote in values_of(loop) if not wrote}
     loops = [without_unread(loop, read) for loop in drafts.loops]
     tables = {name: numbers for routine in routines for name, numbers in routine.tables.items()}
@@ -114,7 +118,9 @@ class FrameNames:
 
 
 def without_unread(loop: Draft, read: set[Root]) -> Draft:
-    """Returns a loop without writes of scratch that nothing reads, and what only they need."""
+    """Returns a loop without the writes of scratch that nothing reads, and without the instructions that
+    nothing needs then.
+    """
     if not isinstance(loop, PointwiseDraft):
         return loop
     writes = [pair for pair in loop.writes if pair[0].root.kind != "scratch" or pair[0].root in read]
@@ -184,7 +190,10 @@ def finished_loop(loop: Draft, names: FrameNames, constants: dict[str, Array]) -
 
 
 def pointwise_loop(loop: PointwiseDraft, view: Callable[[FrameValue], StridedView]) -> PointwiseLoop:
-    """Returns the elementwise loop of a draft, of as few axes as its views need."""
+    """Returns the elementwise loop of a draft, with as few axes as its views need.
+
+    view: gives the view of a value.
+    """
     values = [*loop.reads, *(value for value, _ in loop.writes)]
     shape, strides = merged_axes(loop.shape, [value.strides for value in values])
     views = [

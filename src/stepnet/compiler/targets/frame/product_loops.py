@@ -33,7 +33,7 @@ class ProductLoop:
     weights: a constant with all elements of W, in the order of `packed_weights`: blocks of `BLOCK` columns,
         the last one with the rest of the columns, each block row by row.
     result: a view over (rows, outputs), which overlaps neither `left` nor `start`, but may be `start`.
-    about: what the loop computes, for reports.
+    about: a text for reports: what the loop computes.
     """
 
     rows: int
@@ -56,7 +56,7 @@ class ProductLoop:
         return self.text("")
 
     def text(self, more: str) -> str:
-        """Writes the product as text, in one line. more: what follows the sizes."""
+        """Writes the product as text, in one line. more: the text behind the sizes."""
         start = f"{self.start} + " if self.start else ""
         size = f"{self.rows} x {self.inputs} x {self.outputs}{more}"
         return f"{self.result} = {start}{self.left} @ {self.weights} ({size}){comment(self.about)}"
@@ -105,7 +105,7 @@ class SparseProductLoop:
 
     @property
     def about(self) -> str:
-        """The text of what the loop computes, for reports."""
+        """The text for reports that says what the loop computes."""
         return self.product.about
 
     @property

@@ -44,7 +44,9 @@ def multiplied(lowering: StepLowering, number: int, node: Node) -> None:
 
 
 def added(lowering: StepLowering, number: int, node: Node) -> None:
-    """Lowers a sum: its constants, then its products, each from the sum so far, then other values."""
+    """Lowers a sum. Products among its terms begin with the sum of the terms so far: first the constants,
+    then each product, then the other values.
+    """
     if is_deferred(lowering, number):
         return
     products, constants, others = terms_of(lowering, number)
@@ -81,7 +83,9 @@ def to_bfloat16(code: Recorder, operands: list[FrameRegister]) -> FrameRegister:
 
 
 def is_deferred(lowering: StepLowering, number: int) -> bool:
-    """Tells whether a node is only a term of one other sum of its type, which adds its terms."""
+    """Tells whether a node is a product, or a sum with one, that is only a term of one other sum of its type:
+    then that sum adds its terms.
+    """
     net = lowering.step.net
     node, users = net.nodes[number], [user for user in lowering.users[number] if user in lowering.needed]
     if node.operation not in ("matmul", "add") or number in lowering.known or number in ended(lowering.step):
@@ -95,7 +99,9 @@ def is_deferred(lowering: StepLowering, number: int) -> bool:
 
 
 def terms_of(lowering: StepLowering, number: int) -> tuple[list[Term], list[Array], list[FrameValue]]:
-    """Returns the terms of a sum: its products, constants, and other values in its dtype."""
+    """Returns the terms of a sum: its products, its constants, and the other values in its
+    dtype.
+    """
     net, dtype = lowering.step.net, lowering.step.net.type_of(number).dtype
     products, constants, others = list[Term](), list[Array](), list[FrameValue]()
     for operand in net.nodes[number].inputs:
@@ -143,7 +149,7 @@ def sum_of_products(
 ) -> FrameValue:
     """Adds a sum of products of values with constant matrices; returns its result.
 
-    node: the node whose value it is. terms: its products. start: what the sum begins with; None for zeros.
+    node: the node whose value it is. terms: its products. start: the first value of the sum; None for zeros.
     """
     shape, dtype = node.types[0].shape, node.types[0].dtype
     if not node.types[0].is_float:

@@ -40,7 +40,7 @@ class PointwiseLoop:
     reads: the views of which the first registers are read.
     body: the instructions that write the other registers.
     writes: the views that are written, each with the register that it is written of. No two overlap.
-    about: what the loop computes, for reports.
+    about: a text for reports: what the loop computes.
     """
 
     shape: tuple[int, ...]
@@ -146,7 +146,8 @@ class FrameProgram:
     constants: the numbers of the buffers of this kind, by name; bool as uint8.
     begins: the constants that memories begin with, by the name of the memory; the others begin with zeros.
     routines: the functions that instructions call.
-    loops: what a frame does. The last ones write the memories: nothing fails after the first of them.
+    loops: the loops that compute a frame. The last ones write the memories: nothing fails after the first of
+        them.
     """
 
     buffers: tuple[FrameBuffer, ...]

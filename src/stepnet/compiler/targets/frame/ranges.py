@@ -107,7 +107,7 @@ def measure(
 
 
 def begun(step: ModelStep, number: int, begin: Array | None, count: int) -> Array:
-    """Returns what a memory begins with, for each of so many sequences. number: that of the memory."""
+    """Returns the first value of a memory, for each of so many sequences. number: of the memory."""
     type_ = step.net.type_of(number)
     return np.broadcast_to(np.zeros((), type_.dtype) if begin is None else begin, (count, *type_.shape))
 

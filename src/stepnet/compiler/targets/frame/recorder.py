@@ -83,7 +83,9 @@ class Recorder:
     def routine(
         self, name: str, result: FrameRegister, tables: Mapping[str, tuple[int, ...]] | None = None
     ) -> Routine:
-        """Returns a routine of the instructions that its result needs. tables: constants that it reads."""
+        """Returns a routine of the instructions that its result needs. Its parameters, ahead of them, have
+        the dtype of the result. tables: the constants that it reads.
+        """
         needed = {result.number}
         for place in range(self.first + len(self.body) - 1, self.first - 1, -1):
             if place in needed:

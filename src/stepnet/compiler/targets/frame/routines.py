@@ -61,7 +61,8 @@ class Instruction:
     """One operation on registers, each of which is written once.
 
     operation: one of `PRIMITIVES`, or the name of a routine of the program. operands: the registers that it
-    reads. dtype: that of its result. value: the number of a `constant`; the name of what an `element` is of.
+        reads.
+    dtype: the dtype of its result. value: the number of a `constant`; the name of the table of an `element`.
     """
 
     operation: str
@@ -121,8 +122,8 @@ def check_instructions(
     """Raises `NetError` unless instructions are primitives or calls of routines, with the right numbers of
     operands, which were written before.
 
-    what: what they compute, for messages. given: the dtypes of the first registers. results: the registers
-    that are read after them.
+    what: the loop or routine, for messages. given: the dtypes of the first registers. results: the
+    registers that are read after them.
     """
     for place, each in enumerate(body, len(given)):
         count = PRIMITIVES.get(each.operation)

@@ -13,8 +13,8 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class PartSizes:
-    """Sizes of one loop of a frame. part: what it computes. multiply_adds: those of a frame. constant_bytes:
-    those of the constants that it reads.
+    """Sizes of one loop of a frame. part: a text that says what it computes. multiply_adds: the multiply-adds
+    of a frame. constant_bytes: the bytes of the constants that it reads.
     """
 
     part: str
@@ -23,7 +23,7 @@ class PartSizes:
 
     @classmethod
     def of(cls, program: FrameProgram, loop: FrameLoop) -> "PartSizes":
-        """Returns what a loop of a program takes."""
+        """Returns the sizes of a loop of a program."""
         used = {view.buffer for view, _, _ in loop.views if program.by_name[view.buffer].kind == "constant"}
         size = sum(program.by_name[name].bytes for name in used)
         return cls(loop.about or "copies", loop.multiplies, size)
@@ -32,8 +32,8 @@ class PartSizes:
 class CodeSizes(NamedTuple):
     """Sizes of machine code; None where they depend on what makes or runs the code.
 
-    code_bytes: those in flash besides the constants. stack_bytes: the most that a call takes of the stack,
-    without functions of the compiler's library.
+    code_bytes: the bytes in flash besides the constants. stack_bytes: the most that a call takes of the
+    stack, without functions of the compiler's library.
     """
 
     code_bytes: int | None = None
@@ -48,10 +48,10 @@ UNKNOWN = CodeSizes()
 class FrameSizes:
     """Sizes of a frame program.
 
-    ram_bytes: those of a context: the memories, the arena and a few more. memory_bytes, arena_bytes: those of
-    the memories, and of the room for a frame. constant_bytes: those of weights and tables in flash, besides
-    the code. saved_bytes: those of a saved state. multiply_adds: those of a frame. parts: what each part
-    takes, in order. code_bytes, stack_bytes: as of `CodeSizes`.
+    ram_bytes: the bytes of a context: the memories, the arena and a few more. memory_bytes, arena_bytes: the
+    bytes of the memories, and of the room for a frame. constant_bytes: the bytes of weights and tables in
+    flash, besides the code. saved_bytes: the bytes of a saved state. multiply_adds: the multiply-adds of a
+    frame. parts: the sizes of each part, in order. code_bytes, stack_bytes: as of `CodeSizes`.
     """
 
     ram_bytes: int
@@ -73,8 +73,8 @@ class FrameSizes:
         saved_bytes: int,
         code: CodeSizes = UNKNOWN,
     ) -> "FrameSizes":
-        """Returns what a program takes. ram_bytes, constant_bytes, saved_bytes: those of a context, of the
-        constants as they lie for a processor, and of a saved state. code: the sizes of its machine code.
+        """Returns the sizes of a program. ram_bytes, constant_bytes, saved_bytes: the bytes of a context, of
+        the constants as they lie for a processor, and of a saved state. code: the sizes of its machine code.
         """
         return cls(
             ram_bytes,
@@ -89,7 +89,11 @@ class FrameSizes:
 
 
 def check_fits(program: FrameProgram, sizes: FrameSizes, ram: int | None, flash: int | None) -> None:
-    """Raises `RefusedError` for a program that takes more bytes than a machine's `ram` or `flash`."""
+    """Raises `RefusedError` for a program that takes more bytes than a machine has, with the bytes that each
+    part takes.
+
+    ram, flash: the bytes of the machine; None for enough.
+    """
     if ram is not None and sizes.ram_bytes > ram:
         raise RefusedError(
             f"the model needs {sizes.ram_bytes} bytes of RAM, and there are {ram}: "

@@ -20,7 +20,7 @@ SHARE = 0.75
 @dataclass(frozen=True)
 class SparseMatrix:
     """A matrix without its blocks of zeros. width: the columns of a block. weights, places: as those of a
-    `SparseProductLoop`. about: what a report says of it.
+    `SparseProductLoop`. about: the text that a report has about it.
     """
 
     width: int

@@ -60,7 +60,7 @@ def layout_of(program: FrameProgram, loop: SparseProductLoop, layout: str) -> st
 def laid_out_blocks(loop: SparseProductLoop, constants: Mapping[str, Array], layout: str) -> dict[str, Array]:
     """Returns the blocks and the places of a product in a layout, by the names of their constants.
 
-    constants: those of the program, in which blocks and places lie one after the other.
+    constants: the constants of the program, in which blocks and places lie one after the other.
     """
     (most, together, ordered), width = SPARSE_LAYOUTS[layout], loop.width
     blocks, given = constants[loop.product.weights].reshape(-1, width), constants[loop.places]

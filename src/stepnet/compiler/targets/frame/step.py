@@ -18,7 +18,7 @@ KEEPING = ("detach", "expand")
 @dataclass(frozen=True)
 class StepMemory:
     """A memory of a step. before, after: the numbers of its values in the net. name, title: its names, in C
-    and in the model. begin: what it begins with; None for zeros.
+    and in the model. begin: its first value; None for zeros.
     """
 
     before: int

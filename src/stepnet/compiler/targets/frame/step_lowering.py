@@ -60,7 +60,7 @@ class StepLowering:
             self.values[number] = FrameValue.of(root, net.type_of(number).shape)
 
     def end(self, kind: str, number: int, name: str, title: str) -> Root:
-        """Returns the array of an input or a memory. number: that of its value. name, title: its names."""
+        """Returns the array of an input or a memory. number: of its value. name, title: its names."""
         type_ = self.step.net.type_of(number)
         return Root(kind, type_.dtype, type_.size, name, title)
 
@@ -82,7 +82,7 @@ class StepLowering:
         return self.values[number]
 
     def name(self, number: int) -> str:
-        """Returns the name of a value; that of a parameter in 16 bits for what it is cast to."""
+        """Returns the name of a value; for a cast of a parameter in 16 bits, the parameter's name."""
         node = self.step.net.nodes[number]
         return self.name(node.inputs[0]) if node.operation == "cast" and not node.name else node.name
 
@@ -112,7 +112,7 @@ class StepLowering:
         return self.drafts.pointwise(value.shape, dtype, [value], converted)
 
     def commit(self) -> None:
-        """Adds what writes outputs and the memories after the step.
+        """Adds the writes of outputs and memories after the step.
 
         A memory is written where its value is computed, if nothing later reads the memory before the step, or
         may fail; else by a copy after all other loops.

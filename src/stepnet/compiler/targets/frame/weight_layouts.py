@@ -62,7 +62,9 @@ def laid_out_bytes(program: FrameProgram, layout: str) -> int:
 
 
 def packed_constants(program: FrameProgram, layout: str) -> tuple[dict[str, int], bytes]:
-    """Returns the place of each constant among all bytes of constants, and the bytes."""
+    """Returns the place of each constant among the bytes of all constants, and these bytes. layout: the order
+    of the weights of integer products.
+    """
     places, data, weights = dict[str, int](), bytearray(), weights_in(program, layout)
     for buffer in program.of("constant"):
         data += bytes(-len(data) % ALIGNMENT)

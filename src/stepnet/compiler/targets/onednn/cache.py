@@ -96,7 +96,9 @@ class Cache(Generic[Value]):
         return None if entry is None else entry[0]
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Sets a key's value; a cache too large then evicts what was not used for longest."""
+        """Sets the value of a key. If the cache is then too large, evicts the values not used for longest,
+        but never the last one.
+        """
         size = self.size(value)
         with self.lock:
             if key in self.values:

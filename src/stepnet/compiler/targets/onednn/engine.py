@@ -157,7 +157,10 @@ def without_aliases(arrays: Sequence[Array | None]) -> list[Array]:
 
 @dataclass(frozen=True)
 class OneDnnEngine:
-    """Engine on the library that STEPNET_ONEDNN names. others: runs the parts between its cells."""
+    """Engine on the library that STEPNET_ONEDNN names, or on the installed one.
+
+    others: the engine that runs the parts between the cells of oneDNN.
+    """
 
     others: TotalEngine
     name: str = "onednn"
@@ -168,7 +171,9 @@ class OneDnnEngine:
     has_same_bits: bool = False
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Returns why this engine cannot run a schedule; None if oneDNN runs at least one recurrence."""
+        """Returns the reason why this engine cannot run a schedule; None if it can: at least one recurrence
+        runs on oneDNN, and the other engine takes all other parts.
+        """
         if reason := missing():
             return reason
         count = 0

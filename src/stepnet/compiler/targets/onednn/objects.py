@@ -42,7 +42,10 @@ class OwnedHandle:
 
 
 def memory_descriptor(library: OneDnnLibrary, dims: Sequence[int], dtype: str, tag: str = "") -> OwnedHandle:
-    """Makes a memory descriptor: dims (shape), dtype, and tag of `TAGS`, "" if C-contiguous."""
+    """Makes a memory descriptor of oneDNN: the shape, dtype and layout of an array.
+
+    dims: the shape. tag: the layout, a key of `TAGS`; "" for C-contiguous.
+    """
     tag = tag or "abcde"[: len(dims)]
     return OwnedHandle.create(
         library,
@@ -131,7 +134,9 @@ class MemoryObject(OwnedHandle):
 
     @classmethod
     def over(cls, library: OneDnnLibrary, description: "OwnedHandle | int", array: Array) -> "MemoryObject":
-        """Makes a memory object of oneDNN over an array's buffer, by a memory descriptor or its handle."""
+        """Makes a memory object of oneDNN over an array's buffer, which it keeps alive. description: its
+        memory descriptor (shape, dtype, layout), or the handle of one.
+        """
         handle = description.handle if isinstance(description, OwnedHandle) else c_void_p(description)
         pointer = c_void_p(array.ctypes.data)
         owned = cls.create(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
@@ -161,7 +166,10 @@ class Primitive:
         self.arguments = (interface.ExecutionArgument * 0)()
 
     def set(self, memories: Mapping[int, MemoryObject]) -> None:
-        """Sets the memories of some arguments, by oneDNN's numbers, for later runs."""
+        """Sets the memories of some arguments for later runs. The memories of all other arguments stay.
+
+        memories: by oneDNN's number of each argument.
+        """
         new = set(memories) - set(self.indices)
         self.memories.update(memories)
         if new:

@@ -264,7 +264,9 @@ class RecurrenceWeights:
 
     @classmethod
     def of(cls, recurrence: OneDnnRecurrence, arrays: Mapping[str, Array]) -> "RecurrenceWeights":
-        """Copies the weights of a recurrence; raises `InputError` for missing ones and other shapes."""
+        """Copies the weights of a recurrence, given by oneDNN's names; a missing bias becomes zeros. Raises
+        `InputError` for a missing array or another shape.
+        """
         converted: dict[str, Array] = {}
         for name in recurrence.weights:
             shape = recurrence.shape(name, 0, 0)

@@ -145,12 +145,12 @@ class OneDnnRecurrence:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of oneDNN's memory arguments of this recurrence, in the order of its functions."""
+        """The names of arrays (memory arguments) that oneDNN takes and returns, in its functions' order."""
         return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The names among `slots` of the parameters: all kinds of weights, and the bias."""
+        """The names among `slots` that are parameters: all kinds of weights that it has, and the bias."""
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
@@ -175,7 +175,9 @@ class OneDnnRecurrence:
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
-        """Returns the dtype of argument `slot`: that of the recurrence, or float32 where all have that."""
+        """Returns the dtype of argument `slot`: that of the recurrence (in int8, int8 or uint8), or float32
+        for arguments that are float32 in every recurrence.
+        """
         if self.dtype == "int8":
             return QUANTIZED.get(slot, "float32")
         return self.dtype if slot in LOW else "float32"

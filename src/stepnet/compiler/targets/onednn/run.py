@@ -39,7 +39,10 @@ class RecurrenceResults:
 
 @dataclass(frozen=True)
 class Start:
-    """Initial memories of a run. states: by argument of the primitive; None for zeros."""
+    """Initial memories of a run.
+
+    states: for each initial memory, by argument of the primitive, its array; None for zeros.
+    """
 
     recurrence: OneDnnRecurrence
     states: Mapping[str, Array | None]

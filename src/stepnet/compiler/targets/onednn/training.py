@@ -63,7 +63,9 @@ def with_padding_feature(
     signs = SIGNS[recurrence.cell]
 
     def widened() -> RecurrenceWeights:
-        """Makes weights with a row for the padding feature, 1 on padding, to open or close gates."""
+        """Makes the weights with a row for the padding feature, with numbers large enough to open or close
+        gates. The padding feature is an input that is 1 on padding.
+        """
         row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
         for gate, sign in signs.items():
             row[..., recurrence.row.gates.index(gate), :] = sign * BIG
@@ -87,7 +89,12 @@ READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "ds
 
 @dataclass(frozen=True)
 class RecurrenceGradients:
-    """Gradients of a recurrence: x [total, inputs], h and c [rows, ...], weights by oneDNN's names."""
+    """Gradients of a recurrence.
+
+    x: [total, inputs].
+    h, c: of the memories before the first step, [rows, ...].
+    weights: by oneDNN's names.
+    """
 
     x: Array
     h: Array
@@ -126,7 +133,9 @@ class Training:
         return Primitives(self.library, recurrence, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
-        """Runs the forward pass; returns its results, and what the backward pass reads, if anything."""
+        """Runs the forward pass; returns its results, and the arrays that the backward pass reads: none if
+        all sequences are empty.
+        """
         padded_layout, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not padded_layout.steps:
@@ -208,7 +217,9 @@ class Training:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
     def gradients_if_empty(self, h: Array | None, c: Array | None) -> RecurrenceGradients:
-        """Computes gradients without steps: zeros, and of the initial memories those of the final ones."""
+        """Computes the gradients if all sequences are empty: zeros, but the cotangents of the final memories,
+        h and c (None for zeros), are those of the initial ones.
+        """
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:

@@ -232,7 +232,7 @@ class ExpressionGraph:
         )
 
     def times(self, left: int, right: int) -> int:
-        """Returns the number of the product of two expressions, the same one in either order."""
+        """Returns the number of the product of two expressions, by theirs; it is the same in either order."""
         return self.number("Mul", *sorted((left, right)))
 
     def of(self, value: Value, depth: int = 0) -> int:
@@ -283,8 +283,8 @@ class ExpressionGraph:
         return self.number(node.op, output, *inputs)
 
     def columns(self, node: Operator) -> tuple[int, int] | None:
-        """Returns which columns of a matrix a TensorFlow slice node takes: the first one, and the one after
-        the last, -1 for the end; None for a slice that takes anything but consecutive columns.
+        """Returns the columns of a matrix that a TensorFlow slice node takes: the first one, and the one
+        after the last, -1 for the end; None for a slice that takes anything but consecutive columns.
         """
         ends = [self.operators.get(operand[:2]) for operand in node.inputs[1:]]
         if len(ends) != 3 or not all(bound is not None and len(bound.numbers) == 2 for bound in ends):
@@ -296,7 +296,7 @@ class ExpressionGraph:
         return 0 if first & 2 else begin[1], -1 if last & 2 else end[1]
 
     def piece(self, output: int, node: Operator) -> tuple[int, int] | None:
-        """Returns which columns of a matrix are output number `output` of a TensorFlow node that splits it by
+        """Returns the columns of a matrix in output number `output` of a TensorFlow node that splits it by
         columns: the first one, and the one after the last, -1 for the end; None for any other split.
         """
         widths, axis = (self.operators.get(operand[:2], Operator("")).numbers for operand in node.inputs[1:3])
@@ -336,7 +336,9 @@ class ExpressionGraph:
     # ---- cells
 
     def constant(self, number: int) -> str:
-        """Returns the name of the constant that an expression is, or is cut out of; "" for others."""
+        """Returns the name of the constant that the expression with this number is, or is cut out of by at
+        most three slices or splits; "" for any other expression.
+        """
         for _ in range(4):
             operator, *operands = self.expressions[number]
             if operator == "constant":

@@ -149,7 +149,9 @@ def entry(name: str, kind: int, shape: Message, pieces: tuple[Message, ...]) -> 
 
 
 def piece_of(slices_message: Message) -> Piece:
-    """Converts the range of a variable's slice to (start, length) along each axis; None: to the end."""
+    """Converts a TensorSliceProto, the range of a variable that was saved separately, to (start, length)
+    along each axis; length None means up to the end.
+    """
     return tuple(
         (extent.number(1), extent.number(2) if 2 in extent.fields else None)
         for extent in slices_message.messages(1)
@@ -280,7 +282,7 @@ def piece_key(name: bytes, piece: Piece) -> bytes:
 
 
 def unsigned_code(number: int) -> bytes:
-    """Encodes a whole number for a sorted table: the count of its bytes, then its bytes."""
+    """Encodes a number for a sorted table, so that bytes sort as numbers: their count, then the bytes."""
     length = (number.bit_length() + 7) // 8
     return bytes([length]) + number.to_bytes(length, "big")
 

@@ -126,7 +126,9 @@ def graphs_of(data: memoryview, store: Store) -> list[Message]:
 
 
 def constants(nodes: Sequence[Message]) -> Iterator[tuple[str, Array]]:
-    """Yields (name, array) for each constant of a TensorFlow graph of floats with an axis."""
+    """Yields (name, array) for each constant of a TensorFlow graph that could be a weight: of floats, with at
+    least one axis. nodes: the nodes of the graph.
+    """
     for node in nodes:
         if node.text(OP) != "Const":
             continue

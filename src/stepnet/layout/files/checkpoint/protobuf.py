@@ -17,7 +17,10 @@ FIXED = {1: 8, 5: 4}  # bytes of a number of fixed size, by its wire type
 
 @dataclass(frozen=True)
 class Message:
-    """Fields of a protobuf message by number, each all its values in order. store: the limit."""
+    """The fields of a protobuf message by number: all values of each, numbers or bytes, in order.
+
+    store: the limit on the memory of the messages in it.
+    """
 
     fields: Mapping[int, tuple[int | memoryview, ...]]
     store: Store

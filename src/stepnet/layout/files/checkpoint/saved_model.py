@@ -64,7 +64,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def is_numbered(key: str) -> bool:
-    """Returns True if a variable's key in a checkpoint is a number only, such as "variables/0"."""
+    """Returns True if a variable's key is a number only ("variables/0"): its name is in the program alone."""
     return key.removesuffix(VALUE).rpartition("/")[2].isdecimal()
 
 

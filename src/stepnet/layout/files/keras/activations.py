@@ -108,7 +108,9 @@ OVER_FEATURES: Mapping[str, Callable[[Placed], Placed]] = {
 
 
 def relu(call: KerasCall) -> Placed:
-    """Computes Keras' ReLU, perhaps with a slope below a threshold, and a largest value."""
+    """Computes the result of Keras' ReLU, perhaps with a slope below a threshold (0 by default) and a largest
+    value, as the configuration says.
+    """
     slope, most = call.setting("negative_slope", 0.0), call.config.get("max_value")
     x, dtype = call.x, pointwise.dtype_of(call.x)
     threshold = constant(np.asarray(call.setting("threshold", 0.0), dtype))

@@ -75,7 +75,7 @@ def titled(name: str, class_name: str, config: Config) -> str:
 
 
 def is_held(name: str, part: Sublayer, recurrent: Collection[str]) -> bool:
-    """Returns True if a part of a layer, such as a cell, is in one of the modules `recurrent`."""
+    """Returns True if a part of the layer `name`, such as a cell, is or lies in a module of `recurrent`."""
     ends = range(len(part.path) + 1)
     return any("/".join((name, *part.path[:end])) in recurrent for end in ends)
 

@@ -70,7 +70,9 @@ def additive_attention(call: KerasCall) -> Placed:
 
 
 def multi_head_attention(call: KerasCall) -> Placed:
-    """Computes Keras' MultiHeadAttention: per head softmax(queries keys) values."""
+    """Computes Keras' MultiHeadAttention: for each head, the mean of the values weighted by the softmax of
+    the products of queries and keys.
+    """
     call.only("attention_axes", [1], None)
     heads, width = call.wholes("num_heads", 1)[0], call.wholes("key_dim", 1)[0]
     own = call.wholes("value_dim", 1, width)[0]
@@ -124,7 +126,7 @@ def of_heads(call: KerasCall, heads: tuple[int, int], widths: tuple[int, int], o
 
 
 def products(call: KerasCall, query: Placed, key: Placed) -> Placed:
-    """Returns the products of queries and keys, [..., queries, keys]; causal: with earlier keys only."""
+    """Returns the products of queries and keys, [..., queries, keys]; causal: keys up to the query's."""
     if CAUSAL in call.keys:
         return scores_at_pairs(query, shaping.swapped(key), causal=True)
     return matmul(query, shaping.swapped(key), padded=False)
@@ -146,7 +148,10 @@ def projected(call: KerasCall, role: str, x: Placed, equation: str, shape: list[
 
 
 def operands_of(call: KerasCall) -> tuple[Placed, Placed, Placed]:
-    """Returns query, key and value of an attention layer; raises `ModelError` for others."""
+    """Returns query, key and value of an attention layer, each [sequences, steps or a feature, features].
+
+    Raises `ModelError` for other operands and arguments.
+    """
     others = [key for key in call.keys if key != CAUSAL]
     if others:
         raise ModelError(f"it is called with {others[0]}, which is not supported")
@@ -170,7 +175,9 @@ def times(x: Placed, factor: Placed) -> Placed:
 
 
 def sums(call: KerasCall, query: Placed, key: Placed) -> Placed:
-    """Returns sums of queries and keys, [sequences, queries, keys, features]; causal: earlier keys."""
+    """Returns the sums of each query and each key, [sequences, queries, keys, features]; in a call with a
+    causal mask only with the keys up to the query's own step.
+    """
     left, right = shaping.unsqueeze(query, [2]), shaping.unsqueeze(key, [1])
     steps, own = time_of(query.axes), time_of(key.axes)
     if steps and own:
@@ -179,7 +186,9 @@ def sums(call: KerasCall, query: Placed, key: Placed) -> Placed:
 
 
 def masked_softmax(call: KerasCall, scores: Placed) -> Placed:
-    """Returns the softmax of scores [sequences, ..., queries, keys] over unmasked keys."""
+    """Returns the softmax of scores [sequences, ..., queries, keys] over the keys that are True in the masks
+    of keys and values.
+    """
     for mask in call.masks[1:]:
         if mask is not None:
             wide = shaping.unsqueeze(mask, range(1, len(scores.axes) - 1))

@@ -63,7 +63,10 @@ class KerasCall:
         return self.operands
 
     def setting(self, name: str, default: Any) -> Any:
-        """Returns a setting, or `default` for none or null; raises `ModelError` for another type."""
+        """Returns a setting of the layer, or `default` if the file does not have it, or has null.
+
+        Raises `ModelError` for a value of another type than the default.
+        """
         value: Any = self.config.get(name)
         value = default if value is None else value
         types, kind = KINDS[type(default)]
@@ -82,7 +85,7 @@ class KerasCall:
         return numbers
 
     def only(self, name: str, *values: Any) -> None:
-        """Raises `ModelError` if a setting has another value than `values`; without one it has the first."""
+        """Raises `ModelError` if a setting is not among `values`; the first stands for a missing one."""
         if self.config.get(name, values[0]) not in values:
             said = " or ".join(map(repr, values))
             raise ModelError(f"its {name} is {short_repr(self.config[name])}: only {said} is supported")
@@ -118,7 +121,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def check_array(name: str, array: Array, shape: tuple[int, ...]) -> None:
-    """Raises `ModelError` unless an array of a layer has this shape, and floats."""
+    """Raises `ModelError` unless an array of a layer has the shape that its configuration and operand state,
+    and numbers that are floats.
+    """
     if array.shape != shape:
         raise ModelError(
             f"its {name} has the shape {array.shape}, and its configuration and operand say {shape}"

@@ -77,7 +77,9 @@ def conv_lstm(places: int) -> Callable[[KerasCall], list[Placed]]:
     """Makes the rule of ConvLSTM1D and ConvLSTM2D. places: the number of axes that their kernels go over."""
 
     def rule(call: KerasCall) -> list[Placed]:
-        """Runs a ConvLSTM over the steps from zeros; returns outputs, and final states if asked for."""
+        """Runs a ConvLSTM layer over the steps of each sequence, from states of zeros; returns its outputs,
+        and its final states if it returns these.
+        """
         x = checked(call, places)
         sizes, (filters,) = tuple(call.wholes("kernel_size", places)), call.wholes("filters", 1)
         shapes = {

@@ -49,7 +49,9 @@ def returns_both(sublayer: Sublayer) -> bool:
 
 
 def are_directions(forward: Module, backward: Module) -> bool:
-    """Returns True if two recurrent layers differ in direction alone, and can be merged."""
+    """Returns True if two modules (recurrent layers) differ only in direction, so that they can be merged to
+    one bidirectional module.
+    """
     shapes = [
         {name: array.shape for name, array in direction.arrays.items()} for direction in (forward, backward)
     ]

@@ -128,7 +128,9 @@ def read(path: str | Path) -> KerasFile:
 
 
 def archive(stream: BufferedReader) -> KerasFile:
-    """Reads a .keras file, a zip; raises `FileError` for a missing, compressed or damaged part."""
+    """Reads an open .keras file, which is a zip of a configuration and an HDF5 file of weights; raises
+    `FileError` if one of these is missing, compressed or damaged.
+    """
     size = stream.seek(0, os.SEEK_END)
     store, members = Store(None, size), zips.members(stream, size)
     for name in (CONFIG, WEIGHTS):
@@ -166,7 +168,9 @@ def without_arrays(
 
 
 def byte_range_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.ByteRange:
-    """Returns the range of the bytes of a member in a .keras zip; raises `FileError` if compressed."""
+    """Returns the range of the bytes of a member in a .keras file, which is a zip of `size` bytes; raises
+    `FileError` if the member is compressed.
+    """
     if not member.stored:
         raise FileError(
             f"its zip's member {member.name} is compressed or encrypted; zip it without, as Keras does"
@@ -346,7 +350,9 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
 
 
 def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...] | None:
-    """Returns an attribute of texts, which Keras splits into NAME0, NAME1, ...; None if missing."""
+    """Returns an attribute that is a list of texts; None if there is none. Keras splits a long list into
+    several attributes, NAME0, NAME1, ..., which are joined.
+    """
     if name not in attributes and f"{name}0" not in attributes:
         return None
     keys = [name] if name in attributes else [f"{name}{number}" for number in range(len(attributes))]

@@ -61,7 +61,9 @@ def read(path: str | Path) -> Content:
 
 @contextmanager
 def named(path: str | Path) -> Generator[None]:
-    """Puts the path of the HDF5 file in front of errors; others of parsing become `FileError`."""
+    """Puts the path of the HDF5 file in front of errors that are raised in the block; turns other errors of
+    reading and parsing into a `FileError`.
+    """
     with reading(path):
         try:
             yield

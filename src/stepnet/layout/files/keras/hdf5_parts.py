@@ -91,7 +91,9 @@ class FileBytes:
             raise broken(f"a part of it lies at {at} to {at + length}, and it has {self.size} bytes")
 
     def tagged(self, at: int, length: int, tag: bytes) -> bytes:
-        """Reads bytes at a position of an HDF5 file; raises `FileError` unless they begin with `tag`."""
+        """Reads `length` bytes of an HDF5 file from position `at` on; raises `FileError` unless they begin
+        with `tag`, the mark of a structure of the format.
+        """
         data = self.take(at, length)
         if not data.startswith(tag):
             raise broken(f"there is no {tag.decode()} at {at}")

@@ -101,7 +101,9 @@ def order_of_steps(
 
 
 def mask_after(row: str, call: KerasCall) -> Placed | None:
-    """Returns the mask that Keras gives a layer's result; None for none. row: the layer's class."""
+    """Returns the mask (a bool per step) that Keras gives a layer's result; None for none. row: the name of
+    the layer's class in the table of operators.
+    """
     if row == "Embedding":
         return differs_from_zero(call.x) if call.setting("mask_zero", False) else None
     if row == "Masking":

@@ -60,10 +60,9 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def with_architecture(model: FileContents, file: KerasFile) -> FileContents:
-    """Adds to the contents of a Keras file what its configuration says of the model: texts that name the
-    layers which were not read as modules (recurrent layers), with those that return their input unchanged,
-    the names of its inputs, and a reason if the file does not specify a whole model. file: the layers of the
-    file.
+    """Adds the facts in a Keras file's configuration to its contents: texts that name the layers which were
+    not read as modules (recurrent layers), with those that return their input unchanged, the names of its
+    inputs, and a reason if the file does not specify a whole model. file: the layers of the file.
     """
     configured = file.configured
     return replace(
@@ -305,7 +304,9 @@ def features_of(configured: Iterable[ConfiguredLayer]) -> dict[str, int]:
 
 
 def width_of(module: Module) -> int | None:
-    """Returns the features of a recurrent layer's outputs; None if unknown."""
+    """Returns the number of features of the outputs of a module (recurrent layer); None if it has no
+    recurrent kernel, or if the merge of its two directions is unknown.
+    """
     units = [
         len(array) for name, array in module.arrays.items() if name.rpartition("/")[2] == "recurrent_kernel"
     ]

@@ -129,7 +129,7 @@ def swapped_axes(call: KerasCall) -> Placed:
 
 
 def moved_axis(call: KerasCall) -> Placed:
-    """Computes keras.ops.moveaxis, from the setting "source" to "destination"."""
+    """Computes keras.ops.moveaxis: moves the axis of the setting "source" to the place in "destination"."""
     source, place = (call.x.axis(call.wholes(name, 1)[0]) for name in ("source", "destination"))
     order = [axis for axis in range(len(call.x.axes)) if axis != source]
     order.insert(place, source)
@@ -143,7 +143,7 @@ def repeat(call: KerasCall) -> Placed:
 
 
 def where(call: KerasCall) -> Placed:
-    """Computes keras.ops.where of a condition and two operands."""
+    """Computes keras.ops.where: the second operand where the first one is true; else the third."""
     if len(call.operands) != 3:
         raise ModelError(f"it is called on {len(call.operands)} tensors, where three are expected")
     return pointwise.where(pointwise.cast(call.operands[0], "bool"), *call.operands[1:])
@@ -223,7 +223,9 @@ def widths(call: KerasCall) -> list[tuple[int, int, int]]:
 
 
 def padded(call: KerasCall) -> Placed:
-    """Computes keras.ops.pad: a number around features; zeros or copies around steps."""
+    """Computes the result of keras.ops.pad: puts one number around features, zeros around steps, which only a
+    convolution reads, or copies of entries.
+    """
     x, mode = call.operands[0], call.setting("mode", "constant")
     ends = widths(call)
     if mode != "constant":

@@ -92,7 +92,9 @@ def global_mean(call: KerasCall) -> Placed:
 
 
 def multiply(call: KerasCall) -> Placed:
-    """Computes Keras' Multiply. In Keras 3, factors are 1 where masked, and 0 where all are."""
+    """Computes the result of Keras' Multiply. In Keras 3, a factor is 1 at the steps where its mask is False,
+    and the product 0 where the masks of all factors are.
+    """
     if call.version == "2" or not any(call.masks):
         return pointwise.folded("multiply", call.several)
     masks = [None if mask is None else per_feature(mask) for mask in call.masks]
@@ -188,7 +190,9 @@ def reshape(call: KerasCall) -> Placed:
 
 
 def regrouped_steps(x: Placed, target: Sequence[int]) -> Placed | None:
-    """Reshapes [sequences, steps, ...] to other features at each step; None for other targets."""
+    """Reshapes a value [sequences, steps, ...] to [sequences, -1, ...] with other numbers of features at each
+    step; None for another operand or target.
+    """
     if len(x.axes) < 2 or not is_time(x.axes[1]) or target[0] != -1 or min(target[1:], default=0) < 1:
         return None
     before, after = prod(x.features), prod(target[1:])

@@ -197,7 +197,7 @@ def two_layers(path: Path, layer: KerasLayer, modules: Sequence[Module]) -> TwoL
 
 
 def of_direction(name: str, way: str, modules: Sequence[Module]) -> Iterator[Module]:
-    """Yields the cells of one direction, "forward" or "backward", of a Bidirectional."""
+    """Yields the cells of one direction, "forward" or "backward", without the reason why none runs alone."""
     for module in modules:
         if f"{module.name}/".startswith(f"{name}/{way}/"):
             yield replace(module, alone="")

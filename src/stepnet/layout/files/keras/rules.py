@@ -93,7 +93,7 @@ def steps_that_differ(call: KerasCall) -> Placed:
 
 
 def any_along(x: Placed, axes: list[int], keep: bool) -> Placed:
-    """Returns True where any number along some axes is not 0. keep: to keep these axes, of size 1."""
+    """Returns True where any number along `axes` is not 0. keep: True to keep these axes, with size 1."""
     truth = pointwise.cast(pointwise.cast(x, "bool"), "float32")
     largest = reductions.reduce(truth, axes, "max", keep)
     return pointwise.elementwise("greater", largest, constant(np.float32(0)))
@@ -108,7 +108,9 @@ def filled(number: int) -> Rule:
     """Makes the rule of a class that repeats a number in the shape of its operand."""
 
     def rule(call: KerasCall) -> Placed:
-        """Returns `number` in the operand's shape; raises `ModelError` for a dtype that nets lack."""
+        """Returns `number` in the operand's shape, in the configuration's dtype or that of the operand.
+        Raises `ModelError` for a dtype that nets do not have.
+        """
         x, dtype = call.x, call.setting("dtype", pointwise.dtype_of(call.x).name)
         if dtype not in ("bool", "float32", "float64", "int32", "int64"):
             raise ModelError(f"its dtype {short_repr(dtype)} is not supported")

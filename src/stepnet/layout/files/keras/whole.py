@@ -144,7 +144,9 @@ class KerasInput(NamedTuple):
 
 
 def inputs_of(model: Config) -> Iterator[KerasInput]:
-    """Yields the inputs of a Keras model in order, or that of a Sequential's first layer."""
+    """Yields the inputs of a Keras model (from its configuration) in order; of a Sequential without an input
+    layer, that of the first layer.
+    """
     config, nodes = table(model.get("config")), nodes_of(model)
     by_name = {name_of(node): node for node in nodes}
     names = [name for name, *_ in tensors(config.get("input_layers"))]
@@ -285,7 +287,9 @@ class KerasModel(ArrayModel):
         return named
 
     def of_model(self, model: Config, feeds: Sequence[MaskedValue], prefix: str) -> list[MaskedValue]:
-        """Computes the outputs of the model, or of one inside it. prefix: the models around its layers."""
+        """Computes the outputs of the model, or of a model in it, from its inputs `feeds`; prefix: the names
+        of the models around its layers.
+        """
         if "input_layers" in table(model.get("config")):
             return FunctionalRun.of(self, model, prefix).outputs(feeds)
         values = list(feeds)
@@ -301,7 +305,11 @@ class KerasModel(ArrayModel):
     def results(
         self, node: Config, prefix: str, operands: Sequence[MaskedValue], keys: tuple[Any, ...] = ()
     ) -> list[MaskedValue]:
-        """Computes a layer, or a model in it, by its class. keys: arguments that are no values."""
+        """Computes a layer of a Keras model, or a model in it, by the rule of its class; errors name the
+        layer and the file.
+
+        keys: the arguments of the call that are no values.
+        """
         name, class_name = prefix + name_of(node), class_of(node)
         if nodes_of(node) and class_name in MODELS:
             return self.of_model(node, operands, f"{name}/")
@@ -396,7 +404,9 @@ class FunctionalRun:
         )
 
     def outputs(self, feeds: Sequence[MaskedValue]) -> list[MaskedValue]:
-        """Computes the model's outputs: each call after those that it reads, and no others."""
+        """Computes the model's outputs from its inputs: each call after the calls that it reads; calls that
+        no output needs are left out.
+        """
         if len(feeds) != len(self.entrances):
             raise ModelError(f"a model of {len(self.entrances)} inputs is called on {len(feeds)} tensors")
         for (name, _), feed in zip(self.entrances, feeds, strict=True):
@@ -425,7 +435,9 @@ class FunctionalRun:
         return [self.value(call, output) for call, output in ends]
 
     def results(self, call: Call, arguments: KerasArguments) -> list[MaskedValue]:
-        """Computes the results of a call, by layer and number, whose operands are computed already."""
+        """Computes the results of a call of a layer, whose operands are computed already. call: the layer's
+        name, and the number among its calls.
+        """
         name, number = call
         own = [self.value(self.call_of(tensor), tensor[2]) for tensor in arguments.tensors]
         facts = call_of(self.calls[name][number])

@@ -33,7 +33,9 @@ def convolution(places: int) -> Rule:
     """Makes the rule of Conv1D and Conv2D. places: the number of axes that the kernel goes over."""
 
     def rule(call: KerasCall) -> Placed:
-        """Convolves the axes behind sequences, and activates; raises `ModelError` for misfit groups."""
+        """Convolves the operand over the axes after that of the sequences, and applies the activation; raises
+        `ModelError` for groups that do not divide the features.
+        """
         sizes, (filters,) = call.wholes("kernel_size", places), call.wholes("filters", 1)
         inputs, groups = features_read(call), call.setting("groups", 1)
         if groups < 1 or inputs % groups or filters % groups:
@@ -69,7 +71,9 @@ def separable(places: int) -> Rule:
     """
 
     def rule(call: KerasCall) -> Placed:
-        """Computes a separable convolution of Keras: of each feature, then a mix of the features."""
+        """Computes a separable convolution of Keras: convolves each feature over the axes after that of the
+        sequences, and mixes the features.
+        """
         (filters,), shape = call.wholes("filters", 1), by_feature_shape(call, places)
         across_shape = (*[1] * places, shape[-2] * shape[-1], filters)
         shapes = {"depthwise_kernel": shape, "pointwise_kernel": across_shape}
@@ -104,7 +108,10 @@ def by_feature(kernel: Array, bias: Array | None = None) -> tuple[Array, Array |
 
 
 def convolved(call: KerasCall, kernel: Array, bias: Array | None, groups: int) -> Placed:
-    """Convolves the operand by a layer's settings. kernel: [sizes ..., in / groups, out]."""
+    """Convolves the operand by the settings of a layer.
+
+    kernel, bias: arrays [sizes ..., in / groups, out] and [out]. groups: the number of groups of features.
+    """
     call.only("data_format", "channels_last", None)
     zeros, sizes = zeros_of(call.x), kernel.shape[:-2]
     x, windows = zeros.source, windows_of(call, sizes, [1] * len(sizes), zeros)
@@ -118,7 +125,7 @@ def convolved(call: KerasCall, kernel: Array, bias: Array | None, groups: int) -
 def windows_of(
     call: KerasCall, sizes: Sequence[int], strides: Sequence[int], zeros: ZerosAround
 ) -> list[Window]:
-    """Returns which entries the kernel of a layer reads along each axis, by its settings "strides",
+    """Returns the entries that the kernel of a layer reads along each axis, by its settings "strides",
     "dilation_rate" and "padding".
 
     sizes: the sizes of the kernel. strides: the default for a layer without the setting. zeros: the steps of
@@ -131,9 +138,9 @@ def windows_of(
 
 
 def window_along(call: KerasCall, size: int, stride: int, dilation: int, zeros: tuple[int, int]) -> Window:
-    """Returns which entries a kernel of this size, stride and dilation (distance of the entries that it
-    reads) reads along one axis, with the zeros around by the setting "padding". Raises `ModelError` for an
-    unknown padding.
+    """Returns the entries that a kernel of this size, stride and dilation (the distance of entries) reads
+    along one axis, with the zeros around by the setting "padding". Raises `ModelError` for an unknown
+    padding.
 
     zeros: the numbers of zeros that a ZeroPadding1D put before and after the operand along this axis.
     """
@@ -219,7 +226,9 @@ MOST_PARTS = 256
 
 
 def cropped(call: KerasCall) -> Placed:
-    """Computes Keras' Cropping1D and Cropping2D, by the setting "cropping"."""
+    """Computes the result of Keras' Cropping1D and Cropping2D: the operand without some entries at both ends
+    of each axis, as many as the setting "cropping" says.
+    """
     x = call.x
     for axis, (before, after) in enumerate(pairs(call, "cropping"), 1):
         x = selecting.cut(x, axis, before, after)
@@ -227,7 +236,9 @@ def cropped(call: KerasCall) -> Placed:
 
 
 def pairs(call: KerasCall, name: str) -> list[list[int]]:
-    """Returns a setting of numbers at both ends of axes; raises `ModelError` for negative ones."""
+    """Returns a setting of numbers at both ends of each axis: [1, 2] of a layer over one axis, [[1, 2], [0,
+    0]] of one over two. Raises `ModelError` for negative ones.
+    """
     stated = rows(call.config.get(name))
     several = [replace(call, config={name: each}) for each in stated if isinstance(each, list)]
     found = [each.wholes(name, 2) for each in several] or [call.wholes(name, 2, 1)]
@@ -237,7 +248,9 @@ def pairs(call: KerasCall, name: str) -> list[list[int]]:
 
 
 def repeated_steps(places: int) -> Rule:
-    """Makes the rule of UpSampling1D and UpSampling2D, which repeat entries along `places` axes."""
+    """Makes the rule (a function that computes a Keras layer) of UpSampling1D and UpSampling2D, which repeat
+    each entry. places: the number of axes along which they do.
+    """
 
     def rule(call: KerasCall) -> Placed:
         """Computes upsampling in Keras: repeats each entry of the axes after that of the sequences."""

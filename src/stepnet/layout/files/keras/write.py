@@ -59,7 +59,9 @@ class NewLayer:
         return str(layer.get("class_name")), table(layer.get("config"))
 
     def parts(self) -> dict[str, dict[str, Array]]:
-        """Returns the arrays of the layer to write, by direction and name; "" without Bidirectional."""
+        """Returns the arrays of each direction of the layer to write, by direction and name; if the layer is
+        no Bidirectional, all under the direction "".
+        """
         if self.class_name != BIDIRECTIONAL:
             return {"": dict(self.arrays)}
         by_direction: dict[str, dict[str, Array]] = {direction: {} for direction in GROUPS}
@@ -219,7 +221,9 @@ def write_arrays(h5py: Any, file: Path, layers: Sequence[NewLayer], arrays: Mapp
 
 
 def weights_of(path: str | Path, layer: NewLayer) -> Iterator[tuple[str, Array]]:
-    """Yields a layer's arrays by the names of Keras 2, such as lstm/lstm_cell/kernel:0."""
+    """Yields the arrays of a layer to write, each with the name that Keras 2 gives it, such as
+    lstm/lstm_cell/kernel:0. path: of the file, for messages.
+    """
     class_name, config = layer.inner
     cell = [f"{snake(class_name)}_cell"] if class_name in WITH_CELLS else []
     own = str(config.get("name") or snake(class_name)).removeprefix("forward_")

@@ -35,7 +35,7 @@ def of_pairs(name: str, call: KerasCall) -> list[float]:
 
 
 def windows_of(name: str, places: int, call: KerasCall) -> list[tuple[int, int]]:
-    """Returns the axes that a layer's windows go over, and their sizes, of the setting `name`."""
+    """Returns the axes of a layer's windows, `places` of them, and their sizes, from the setting `name`."""
     return [*enumerate(call.wholes(name, places, 2), 1)]
 
 

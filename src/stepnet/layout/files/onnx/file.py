@@ -93,7 +93,7 @@ def opened(path: str | Path, contents: bytes | None = None) -> tuple[Proto, Stor
     """Parses an ONNX file: returns the message, whose tensors are not read yet, and the limit on memory.
     Raises `FileError` for a file that is missing, too large or damaged.
 
-    contents: those of the file, if they were read before.
+    contents: the contents of the file, if they were read before.
     """
     path = existing(path) if contents is None else Path(path)
     kind = messages.classes().ModelProto

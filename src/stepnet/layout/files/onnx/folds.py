@@ -67,7 +67,9 @@ class Operands:
 
 
 def constant(operands: Operands) -> Array:
-    """Computes an ONNX Constant from its attributes; raises `ValueError` if it has none."""
+    """Computes an ONNX Constant: the array or the numbers in its attributes, as an array. Raises `ValueError`
+    if it has neither.
+    """
     if "value" in operands.attributes:
         return operands.tensor("value")
     for name, dtype in (
@@ -82,7 +84,7 @@ def constant(operands: Operands) -> Array:
 
 
 def reshape(operands: Operands) -> Array:
-    """Computes an ONNX Reshape, where 0 stands for the old size, unless `allowzero` is set."""
+    """Computes an ONNX Reshape to the second input, where 0 is the axis' old size, but for `allowzero`."""
     shape = operands.numbers(1, "shape")
     if not operands.attributes.get("allowzero"):
         shape = tuple(size or operands.x.shape[axis] for axis, size in enumerate(shape))
@@ -90,7 +92,9 @@ def reshape(operands: Operands) -> Array:
 
 
 def slice_(operands: Operands) -> Array:
-    """Computes an ONNX Slice, by further inputs, or by attributes in old models."""
+    """Computes an ONNX Slice of the first input: starts, ends, axes (by default the first ones) and steps (1)
+    are further inputs, or attributes in old models.
+    """
     starts, ends = operands.numbers(1, "starts"), operands.numbers(2, "ends")
     axes = operands.numbers(3, "axes") or range(len(starts))
     steps = operands.numbers(4, "steps") or (1,) * len(starts)
@@ -101,7 +105,7 @@ def slice_(operands: Operands) -> Array:
 
 
 def squeeze(operands: Operands) -> Array:
-    """Computes an ONNX Squeeze of axes of the second input, or an attribute; of all by default."""
+    """Computes an ONNX Squeeze of axes in the second input, or attribute in old models; by default of all."""
     axes = operands.numbers(1, "axes")
     return np.squeeze(operands.x, None if axes is None else tuple(axes))
 
@@ -123,7 +127,9 @@ def gather(operands: Operands) -> Array:
 
 
 def split(operands: Operands) -> Sequence[Array]:
-    """Computes an ONNX Split: by sizes of the second input or `split`, else into equal parts."""
+    """Computes an ONNX Split of the first input along an axis: into parts of the sizes in the second input or
+    the attribute `split`, else into equal parts.
+    """
     axis = operands.attributes.get("axis", 0)
     size = operands.x.shape[axis]
     sizes = operands.numbers(1, "split") or (-(-size // operands.outputs),) * operands.outputs
@@ -131,7 +137,9 @@ def split(operands: Operands) -> Sequence[Array]:
 
 
 def cast(operands: Operands) -> Array:
-    """Computes an ONNX Cast; one to float16 or bfloat16 rounds to it and returns float32."""
+    """Computes an ONNX Cast to the dtype of the attribute "to", by ONNX's number of it; a cast to float16 or
+    bfloat16 rounds to it and returns float32.
+    """
     to = operands.attributes["to"]
     operands.room(operands.x.size, "f8")
     cast_to = operands.x.astype(TYPES[to][2])

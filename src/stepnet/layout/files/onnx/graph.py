@@ -127,12 +127,12 @@ class Walk:
         return scope
 
     def sizes(self, scope: GraphScope, name: str) -> tuple[int, ...]:
-        """Returns the shape that an ONNX model declares, with 0 for open sizes; () for none."""
+        """Returns the shape that the model declares for a value, with 0 for open sizes; () for none."""
         type_ = self.types.get((scope, name))
         return tuple(size.dim_value for size in type_.tensor_type.shape.dim[:DIMENSIONS]) if type_ else ()
 
     def used(self) -> set[Key]:
-        """Returns the values, as (scope, name), that a node takes or a graph returns."""
+        """Returns the values, as (scope, name), that a node takes or a graph returns; others are unused."""
         reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
         return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
@@ -259,7 +259,7 @@ class ConstantFolder:
         self.left = WORK
 
     def work(self, count: int = STEP) -> None:
-        """Counts `count` numbers, or a node, of work; raises `FileError` beyond `WORK`."""
+        """Counts work on `count` numbers of a file, or a node; raises `FileError` beyond `WORK`."""
         self.left -= count
         if self.left < 0:
             raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")

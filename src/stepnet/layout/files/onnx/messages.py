@@ -103,7 +103,9 @@ def count(data: bytes, description: Any, store: Store) -> None:
 
 
 def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
-    """Decodes a varint of a protobuf message at `at`; returns the number and the next position."""
+    """Decodes a varint at position `at` of a protobuf message; returns the number and the next position.
+    store: has the path of the model, for messages.
+    """
     if at < len(data) and data[at] < 0x80:  # most numbers have one byte
         return data[at], at + 1
     try:
@@ -113,5 +115,5 @@ def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
 
 
 def broken(store: Store, reason: str) -> FileError:
-    """Returns the error for a damaged ONNX model. reason: how it is damaged."""
+    """Returns the error for a damaged ONNX model. store: has its path. reason: how it is damaged."""
     return FileError(f"{store.path}: this is not a complete ONNX model ({reason})")

@@ -141,7 +141,7 @@ def per_activation(
 
 
 def flag(name: str, value: Any) -> int:
-    """Returns an attribute of 0 or 1; raises `ValueError` for other values."""
+    """Returns the attribute `name` of a node, 0 or 1, as a number; raises `ValueError` for other values."""
     if value not in (0, 1):
         raise ValueError(f"its {name} is {value!r}, and not 0 or 1")
     return int(value)
@@ -155,7 +155,9 @@ def shortest_decimal(number: float) -> float:
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """Returns why the arrays do not fit the recurrent operator `op` and its attributes; or None."""
+    """Returns the reason why the arrays of a recurrent ONNX node do not fit its operator `op` (RNN, GRU or
+    LSTM) and its attributes; None if they do.
+    """
     directions, hidden = DIRECTIONS[attributes["direction"]], attributes["hidden_size"]
     state = (None, directions, hidden) if attributes["layout"] else (directions, None, hidden)
     expected = weight_shapes(op.lower(), directions, hidden)

@@ -21,7 +21,9 @@ QUOTED = re.compile(r"'([^']*)'")
 
 
 def layer_of(node: Proto) -> tuple[str, str] | None:
-    """Returns the name and class of the PyTorch layer that a node was exported from; or None."""
+    """Returns the name and class of the recurrent PyTorch layer that an ONNX node was exported from, by the
+    metadata that the exporter wrote; None without one.
+    """
     metadata = {text(entry.key): text(entry.value) for entry in node.metadata_props}
     classes, names = (QUOTED.findall(metadata.get(key, "")) for key in (CLASSES, NAMES))
     known = (

@@ -43,7 +43,9 @@ class OpenVinoCall:
         return self.layer.data.get(name, default).strip().lower()
 
     def number(self, name: str, default: float) -> float:
-        """Returns an attribute of the layer as a number; raises `ModelError` for other text."""
+        """Returns an attribute of the layer that is a number, or `default` if the layer does not have it;
+        raises `ModelError` for other text.
+        """
         text = self.text(name, str(default))
         try:
             return float(text)
@@ -84,7 +86,9 @@ class OpenVinoCall:
         return list(np.ravel(self.operand(index).array))
 
     def constants(self, index: int) -> list[int]:
-        """Returns the whole numbers of a constant operand; raises `ModelError` for other ones."""
+        """Returns the whole numbers of operand number `index`, which is a constant; raises `ModelError` if
+        one of them is a symbolic size or a fraction.
+        """
         numbers = self.numbers(index)
         if not all(isinstance(number, int | np.integer) for number in numbers):
             raise ModelError(f"its operand {index} is {short_repr(numbers)}, and should be whole numbers")

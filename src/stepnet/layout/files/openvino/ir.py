@@ -184,7 +184,9 @@ def read(path: Path) -> tuple[list[OpenVinoLayer], Array]:
 
 
 def constant(layer: OpenVinoLayer, data: Array) -> Array:
-    """Returns the array of a Const layer, a view of `data`; raises `FileError` if it does not lie in it."""
+    """Returns the array of an OpenVINO Const layer, as a view of the constants' bytes `data`; raises
+    `FileError` if it does not lie within these.
+    """
     fields = {name: layer.data.get(name, "") for name in ("element_type", "shape", "offset", "size")}
     sizes = [size.strip() for size in fields["shape"].split(",") if size.strip()]
     listed = [*sizes, fields["offset"], fields["size"]]

@@ -132,7 +132,9 @@ def transpose(call: OpenVinoCall) -> Placed:
 
 
 def tile(call: OpenVinoCall) -> Placed:
-    """Computes OpenVINO's Tile, whose second operand has the repetitions of the last axes."""
+    """Computes the result of OpenVINO's Tile: repeats the operand along each axis as often as the constant
+    second operand says, whose numbers are for the last axes.
+    """
     x = call.x
     for axis, count in enumerate(call.constants(1), len(x.axes) - len(call.constants(1))):
         x = x if count == 1 else selecting.concatenate([x] * count, axis)
@@ -177,7 +179,9 @@ def strided(call: OpenVinoCall) -> list[Strided]:
 
 
 def strided_slice(call: OpenVinoCall) -> Placed:
-    """Computes OpenVINO's StridedSlice by its masks of bounds left out and axes removed."""
+    """Computes the result of OpenVINO's StridedSlice by its masks, which say for each axis if its begin or
+    end is left out and if the axis is removed.
+    """
     x = call.x
     for axis, begin, end, step, is_one in reversed(strided(call)):
         if is_one:

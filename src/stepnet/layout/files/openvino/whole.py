@@ -57,12 +57,16 @@ def graph(path: Path, *, any_steps: bool = False) -> Graph | None:
 
 
 def unsupported(path: Path, names: Sequence[str]) -> list[str]:
-    """Returns those layers without a row in the table. names: of other than recurrent ones, with kinds."""
+    """Returns the layers without a row in the table. names: of layers that are not recurrent, each with its
+    kind in brackets.
+    """
     return [name for name in names if name.rpartition("(")[2].removesuffix(")") not in OPENVINO]
 
 
 def needed(layers: Sequence[OpenVinoLayer]) -> list[OpenVinoLayer]:
-    """Lists the layers that results need, each after those it reads; raises `FileError` for a circle."""
+    """Lists the layers on which the results of a model depend, each after the layers that it reads; raises
+    `FileError` if they form a circle.
+    """
     done, waiting, order = set[int](), set[int](), list[OpenVinoLayer]()
     pending = [layer for layer in layers if layer.type == RESULT][::-1]
     while pending:

@@ -50,7 +50,7 @@ def transposed(call: OpenVinoCall) -> Placed:
 
 
 def windows_of(call: OpenVinoCall, sizes: tuple[int, ...]) -> list[Window]:
-    """Returns which entries a kernel of these sizes reads along each axis that it goes over, by the
+    """Returns the entries that a kernel of these sizes reads along each axis that it goes over, by the
     attributes "strides", "dilations", "pads_begin", "pads_end" and "auto_pad" of an operator. Raises
     `ModelError` for an unknown auto_pad.
     """

@@ -105,7 +105,9 @@ def in_store(folder: Path, store: Store) -> Stored:
     items = dict(keys.items())
 
     def getter(path: str) -> Callable[[str], bytes | None]:
-        """Returns a function from the key of a chunk of a Zarr array to its bytes; None if missing."""
+        """Returns a function that takes the key of a chunk of the Zarr array at `path` in the store and gives
+        the chunk's bytes; None for a chunk that is missing.
+        """
 
         def get(key: str) -> bytes | None:
             """Returns the bytes of the chunk `key` of a Zarr array; None if missing: zeros."""
@@ -129,7 +131,9 @@ def in_folders(folder: Path, store: Store) -> Stored:
     """
 
     def getter(array_key: Path) -> Callable[[str], bytes | None]:
-        """Returns a function from the key of a chunk of a Zarr array to its bytes; None if missing."""
+        """Returns a function that takes the key of a chunk of the Zarr array in the folder `array_key` and
+        gives the chunk's bytes; None for a chunk that is missing.
+        """
 
         def get(key: str) -> bytes | None:
             """Reads the file of a chunk of the Zarr array, and counts its memory; None if it is missing,

@@ -56,7 +56,9 @@ class Cursor:
         return value
 
     def numbers(self, count: int) -> list[int]:
-        """Reads the next numbers of a node; raises `FileError` for more than it has bytes left."""
+        """Reads the next `count` numbers of an OCDBT node; raises `FileError` if they are more than its
+        remaining bytes, as each takes at least one.
+        """
         if count > len(self.data) - self.at:
             raise FileError("a node in it lists more than it holds")
         self.store.room(NUMBER * count, "the numbers of a node")

@@ -29,7 +29,9 @@ def unpacked(data: bytes, method: str, most: int) -> bytes:
 
 
 def inflated(data: bytes, most: int) -> bytes:
-    """Decompresses at most `most` + 1 bytes of zlib or gzip; raises `FileError` for damage."""
+    """Decompresses a zlib or gzip stream, up to `most` + 1 bytes, so that the caller notices too many. Raises
+    `FileError` for a damaged stream.
+    """
     decompressor = zlib.decompressobj(wbits=47)  # zlib or gzip
     try:
         content = decompressor.decompress(data, most + 1)
@@ -41,7 +43,9 @@ def inflated(data: bytes, most: int) -> bytes:
 
 
 def from_zstandard(data: bytes, most: int) -> bytes:
-    """Decompresses at most `most` + 1 bytes of Zstandard; raises `FileError` for damage."""
+    """Decompresses a Zstandard frame, up to `most` + 1 bytes, so that the caller notices too many. Raises
+    `FileError` for a damaged frame.
+    """
     arrow: Any = library("pyarrow", "an Orbax checkpoint", "arrow")
     try:
         with arrow.CompressedInputStream(arrow.BufferReader(data), "zstd") as stream:

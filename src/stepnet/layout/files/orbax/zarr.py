@@ -146,7 +146,7 @@ def chunk(array_format: ArrayFormat, shape: tuple[int, ...], data: bytes, store:
 
 
 def format_of_zarr2(described: Object) -> ArrayFormat:
-    """Returns how a Zarr array is stored (shape, chunks, dtype, compression), from the JSON of its
+    """Returns the storage of a Zarr array (shape, chunks, dtype, compression), from the JSON of its
     description in Zarr 2; raises `FileError` for a form that is not read.
     """
     code, compressor = described.get("dtype"), described.get("compressor")
@@ -168,7 +168,7 @@ def format_of_zarr2(described: Object) -> ArrayFormat:
 
 
 def format_of_zarr3(described: Object) -> ArrayFormat:
-    """Returns how a Zarr array is stored (shape, chunks, shards, dtype, compression), from the JSON of its
+    """Returns the storage of a Zarr array (shape, chunks, shards, dtype, compression), from the JSON of its
     description in Zarr 3; raises `FileError` for a form that is not read.
     """
     grid, encoding = fields(described.get("chunk_grid")), fields(described.get("chunk_key_encoding"))
@@ -215,7 +215,9 @@ def check_fill_value(fill: Any) -> None:
 
 
 def shapes(shape: Any, chunks: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Converts shapes of a Zarr array and its chunks to tuples; raises `FileError` unless both fit."""
+    """Converts the shapes of a Zarr array and of its chunks from JSON to tuples; raises `FileError` unless
+    both are lengths, of equally many axes.
+    """
     sizes: list[list[Any]] = [
         list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
         for value in (shape, chunks)

@@ -128,7 +128,7 @@ OLDER: Mapping[str, Older] = {
 
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
     """Reads the program in a .json file of PIR; raises `FileError`, without the path, for another text. path:
-    that of the file, for messages about the program. store: the limit on memory.
+    the path of the file, for messages about the program. store: the limit on memory.
     """
     value = jsons.parsed(data, "program", store)
     try:
@@ -163,7 +163,9 @@ class PirReading:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def values(self, number: Any) -> tuple[str, ...]:
-        """Returns the names of the values for a number of PIR, one per element of a list; () for 0."""
+        """Returns the names of the values for which a number in a PIR file stands: one name or, for a list,
+        one for each element; () for 0, which is no value.
+        """
         name = str(int(number))
         if name == "0":
             return ()
@@ -171,7 +173,9 @@ class PirReading:
 
 
 def program(operations: Sequence[Any], path: str) -> PaddleProgram:
-    """Converts the operations of a block of PIR, as in its JSON, to a Paddle program."""
+    """Converts the operations of a block of PIR, as in its JSON, to a Paddle program: its inputs, operations,
+    outputs and parameters. path: of the file, for messages.
+    """
     reading = PirReading()
     for index, node in enumerate(operations):
         add(reading, index, node)
@@ -222,7 +226,9 @@ def in_layer(attributes: Mapping[str, Any]) -> str:
 
 
 def names_of_result(reading: PirReading, value: Any) -> tuple[str, ...]:
-    """Returns the names of an operation's result, one or one for each value of a list."""
+    """Returns the names of a PIR operation's result: one or, for a list of values, one for each, which
+    `reading` records. value: the result in the file's JSON.
+    """
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
         reading.lists[name] = tuple(f"{name}[{index}]" for index in range(len(kind["D"])))

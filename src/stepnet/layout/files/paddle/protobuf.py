@@ -64,7 +64,7 @@ SCALAR, SCALARS_LIST = 16, 17
 def read(data: bytes, path: str, store: Store) -> PaddleProgram:
     """Reads the Paddle program in a .pdmodel file; raises `FileError`, without the path, for damaged bytes,
     and for a program with a loop or a condition. The operations that feed and fetch become inputs and
-    outputs. path: that of the file, for messages about the program. store: the limit on memory.
+    outputs. path: the path of the file, for messages about the program. store: the limit on memory.
     """
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
@@ -116,7 +116,9 @@ def variable(message: Message) -> Variable | None:
 
 
 def operation(description: Message, index: int) -> PaddleOperation:
-    """Converts an OpDesc message to an operation of a Paddle program, with its index there."""
+    """Converts an OpDesc message, `description`, to an operation of a Paddle program. index: its index in the
+    program, for messages.
+    """
     attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
     kind = description.text(3)
     return PaddleOperation(
@@ -130,7 +132,9 @@ def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
 
 
 def attribute_of(attribute: Message) -> Any:
-    """Returns the value of an attribute, perhaps a list; raises `FileError` for an unknown type."""
+    """Returns the value of a Paddle operation's attribute: a number, a text, a bool or a list of these.
+    Raises `FileError` for an unknown type.
+    """
     kind = attribute.number(2)
     if kind in (SCALAR, SCALARS_LIST):
         values = [scalar(element) for element in attribute.messages(20 if kind == SCALAR else 21)]

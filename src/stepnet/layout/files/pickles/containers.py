@@ -14,7 +14,9 @@ Container = TypeVar("Container", bound="Pairs | PickledCall")
 
 
 def add(target: Container, values: Sequence[object]) -> Container:
-    """Puts alternating keys and values into a dictionary or object; raises `FileError` for an odd one."""
+    """Puts keys and values, alternating in `values`, into a pickle's dictionary or object `target`, and
+    returns `target`; raises `FileError` for a key without a value.
+    """
     if len(values) % 2:
         raise FileError("its pickle has a key without a value")
     target.items.extend(zip(values[::2], values[1::2], strict=True))
@@ -22,7 +24,9 @@ def add(target: Container, values: Sequence[object]) -> Container:
 
 
 def pairs(machine: StackMachine, arguments: Arguments) -> object:
-    """Makes a dictionary of no arguments, another dictionary or, from Python 2, a list of pairs."""
+    """Makes the dictionary that a pickle asks for by a call of a class of dictionaries; arguments: none,
+    another dictionary or, from Python 2, a list of pairs.
+    """
     if not arguments:
         return Pairs([])
     if isinstance(arguments[0], Pairs):

@@ -84,7 +84,9 @@ def sized(value: object) -> object:
 
 
 def items(root: dict[str, object], name: str) -> list[tuple[object, object]]:
-    """Returns the items of a dictionary in the metadata; raises `FileError` if there is none."""
+    """Returns the items of the dictionary `name` in the metadata of a distributed checkpoint; raises
+    `FileError` if there is none. root: the metadata's fields by name.
+    """
     value = root.get(name)
     if not isinstance(value, Pairs):
         raise FileError(f"its {METADATA} has no {name}, as those of torch.distributed.checkpoint have")

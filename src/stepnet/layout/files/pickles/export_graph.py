@@ -59,7 +59,9 @@ EFFECTS = re.compile(r"__i\w+__[.]|.*[._]out$")
 
 
 def checked_schema(document: Json) -> None:
-    """Raises `FileError` for a version of torch.export's JSON schema that stepnet does not read."""
+    """Raises `FileError` for a torch.export program that is written in a version of torch.export's JSON
+    schema which stepnet does not read.
+    """
     version = table(document.get("schema_version")).get("major")
     if version not in VERSIONS:
         raise FileError(
@@ -135,7 +137,9 @@ def polynomial(text: str) -> Polynomial | None:
 
 
 def combined(function: str, values: list[Polynomial]) -> Polynomial | None:
-    """Computes Add, Mul and others on polynomials of sizes; None if unknown, or for too many terms."""
+    """Computes a call of a function, such as Add or Mul, in an expression of symbolic sizes, on polynomials,
+    `values`; None for an unknown function, or too many terms.
+    """
     if function in ("Integer", "Symbol") and len(values) == 1:
         return values[0]
     if function not in ("Add", "Mul"):
@@ -165,7 +169,7 @@ def summed(terms: list[tuple[tuple[str, ...], int]]) -> Polynomial:
 
 
 def symbol_of(size: Json) -> str | None:
-    """Returns the name of the symbol that a size is, such as "s15"; None for other sizes."""
+    """Returns the name of the symbol that a size in JSON is, such as "s15"; None for other sizes."""
     found = polynomial(str(table(size.get("as_expr")).get("expr_str"))[:1000]) if "as_expr" in size else None
     terms = [*(found or {}).items()]
     return terms[0][0][0] if len(terms) == 1 and terms[0][1] == 1 and terms[0][0] else None
@@ -237,7 +241,9 @@ class ExportReader:
             yield item
 
     def result_names(self, output: Json) -> list[str]:
-        """Returns the names of the tensors in an output; raises `FileError` for other results."""
+        """Returns the names of the results in one output of an operation: of a tensor, or of all tensors of a
+        list. Raises `FileError` for a result that is no tensor.
+        """
         if "as_tensors" in output:
             return [str(each.get("name")) for each in rows(output["as_tensors"])]
         name = table(output.get("as_tensor")).get("name")
@@ -246,7 +252,9 @@ class ExportReader:
         return [name]
 
     def tensor(self, name: str) -> InferredTensor:
-        """Returns the shape and dtype of a tensor; raises `FileError` for none or too large ones."""
+        """Returns the shape and dtype that the file states for a tensor; raises `FileError` if it states
+        none, or too large ones.
+        """
         meta = table(table(self.graph.get("tensor_values")).get(name))
         sizes = tuple(self.size(size) for size in rows(meta.get("sizes")))
         dtype = DTYPES.get(cast(Any, meta.get("dtype"))) if isinstance(meta.get("dtype"), int) else None
@@ -260,7 +268,9 @@ class ExportReader:
         return InferredTensor(sizes, dtype)
 
     def size(self, value: Json) -> Any:
-        """Reads a number, or a `SymbolicSize` for an expression of symbols such as "s0 + 1", from JSON."""
+        """Reads a size or another number of a torch.export program from JSON: returns the number, or a
+        `SymbolicSize` for an expression of symbols, such as "s0 + 1".
+        """
         known = next((value[key] for key in ("as_int", "as_float", "as_bool") if key in value), None)
         if known is not None:
             return checked_number(known)
@@ -301,7 +311,9 @@ class ExportReader:
         return KINDS[kind](self, inner)
 
     def named(self, value: Any) -> Any:
-        """Returns the node or size of an argument; raises `FileError` for what no earlier operation gives."""
+        """Returns the node of a tensor, or a size, to which an argument in JSON refers; raises `FileError`
+        for a tensor that no earlier operation computes.
+        """
         fields = table(value)
         if "as_none" in fields:
             return None
@@ -357,7 +369,7 @@ def common_dtype(operands: list[Any]) -> str:
 
 
 def widths(dtype: str) -> tuple[int, str]:
-    """Returns what orders dtypes of one kind: the number of bits."""
+    """Returns the number of bits of a dtype, which orders dtypes of one kind."""
     digits = re.sub(r"\D", "", dtype)
     return int(digits) if digits else 0, dtype
 

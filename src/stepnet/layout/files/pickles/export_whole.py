@@ -245,9 +245,9 @@ class ExportProgram:
         return [name] in operands
 
     def model_input(self, name: str, axes: str) -> ModelInput:
-        """Makes an input of the model from what the program states of it, with the chosen axes, such as "NT_"
-        (N sequences, T steps, _ a feature). Raises `AxesError` if they do not fit, and `ModelError` for an
-        unsupported dtype.
+        """Makes an input of the model from the program's description of it, with the chosen axes, such as
+        "NT_" (N sequences, T steps, _ a feature). Raises `AxesError` if they do not fit, and `ModelError` for
+        an unsupported dtype.
         """
         sizes = [size.get("as_int", 0) for size in self.sizes(name)]
         meta = table(table(self.json.get("tensor_values")).get(name))
@@ -285,7 +285,9 @@ def placeholder_of(value: Any) -> Unusable | None:
 
 
 def weight(arrays: Mapping[str, Array], name: str) -> Array:
-    """Returns a weight or constant; raises `ModelError` if it is missing or nets lack its dtype."""
+    """Returns the array of a weight or constant of a torch.export program; raises `ModelError` if the file
+    does not have it, or if nets do not compute with its dtype.
+    """
     if name not in arrays:
         raise ModelError(f"the program reads {name[:100]!a}, which the file does not hold")
     array = arrays[name]
@@ -308,7 +310,10 @@ class ExportedModel(ArrayModel):
     program: ExportProgram
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Traced]) -> dict[str, Placed]:
-        """Computes the outputs of the program by name, from inputs and weights (`params`) by name."""
+        """Computes the outputs of the program by name, from its inputs by name.
+
+        params: the weights by name.
+        """
         taken = self.taking({name: own.value for name, own in inputs.items()})
         with named(self.path):
             graph = self.program.graph(taken)
@@ -336,7 +341,9 @@ class ExportedModel(ArrayModel):
         return outputs
 
     def output(self, name: str, value: Any) -> Placed:
-        """Returns an output of the model; raises `ModelError` for a number, or one not computed."""
+        """Returns the value of an output of the model, called `name`; raises `ModelError` if the output is a
+        number, or a result that stepnet does not compute.
+        """
         if isinstance(value, Placed):
             return value
         what = value.what if isinstance(value, NoValue) else "a number"
@@ -348,7 +355,9 @@ class ExportedModel(ArrayModel):
         """
 
         def run(call: ReplayedNode) -> Any:
-            """Calls an operation's rule; raises `StepError` for placeholders such as reversed steps."""
+            """Calls the rule of an operation; raises `StepError` if an argument is a placeholder (such as
+            steps in reversed order) that only other operations may read.
+            """
             values = [part for value in call.arguments.values() for part in listed(value)]
             placeholders = [*filter(None, map(placeholder_of, values))]
             backwards = any(isinstance(each, ReversedSteps) for each in placeholders)

@@ -66,7 +66,9 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> TorchFile:
-    """Reads the weights of a .pt2 file, and the program that calls its recurrent layers, if only one."""
+    """Reads the weights and constants of a .pt2 file of torch.export, and the program that calls its
+    recurrent layers, if it has exactly one.
+    """
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
         arrays_by_name = in_archive(stream, size, members)
@@ -77,7 +79,10 @@ def held(path: str | Path) -> TorchFile:
 
 
 def program_in(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> jsons.Object | None:
-    """Reads the program of an open .pt2 archive as JSON; None if it has none, or several."""
+    """Reads the program of an open .pt2 archive as JSON; None if it has none, or several.
+
+    size: the number of bytes of the archive. members: the members of its zip, by name.
+    """
     programs = [member for name, member in members.items() if PROGRAM.search(name)]
     if len(programs) != 1:
         return None

@@ -55,7 +55,7 @@ class FileRange:
 class StackMachine:
     """The state of a stack machine that reads a pickle: a stack, its marks, and the memo of shared values.
 
-    names: the names that the pickle may use; None for all. advice: what to do about others, for messages.
+    names: the names that the pickle may use; None for all. advice: the remedy for other files, for messages.
     encoding: of the strings of Python 2. persistent: gives the value of a persistent id.
     """
 
@@ -71,7 +71,7 @@ class StackMachine:
     spent: int = 0
 
     def pop(self) -> object:
-        """Pops the top of the pickle's stack; raises `FileError` if none is above the latest mark."""
+        """Pops the top of the stack; raises `FileError` if none is above the latest mark (a noted height)."""
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
             raise FileError("its pickle takes a value where there is none")
         return self.stack.pop()

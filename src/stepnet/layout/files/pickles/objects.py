@@ -52,7 +52,7 @@ class TorchFile:
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], root: object) -> "TorchFile":
-        """Makes a `TorchFile` of arrays, and of settings and classes of recurrent modules in `root`."""
+        """Makes a `TorchFile` of arrays, and of the modules' settings and classes in a pickle's `root`."""
         return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=why_unspecified(root))
 
     def wired(self, model: FileContents) -> FileContents:
@@ -64,7 +64,9 @@ class TorchFile:
 
 
 def why_unspecified(root: object) -> str:
-    """Returns why a pickle specifies no computation: it has weights only, or a module, which is code."""
+    """Returns why a pickle's value does not specify a computation, for messages: it has weights only, or a
+    PyTorch module, whose architecture is code.
+    """
     modules = [value for _, value in leaves(root, is_module, everything())]
     names = [value.name for value in modules if isinstance(value, PickledCall)]
     if not names:
@@ -165,7 +167,9 @@ def everything() -> Inside:
     seen: set[int] = set()
 
     def inside(value: object) -> Iterable[tuple[object, object]]:
-        """Returns (key, value) of all that an object holds, to search; [] for one that was searched."""
+        """Returns (key, value) of all that an object of a pickle holds, to search the pickle's tree with
+        `leaves`; [] for an object that was searched before.
+        """
         if id(value) in seen:
             return []
         seen.add(id(value))

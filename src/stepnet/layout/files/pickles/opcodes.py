@@ -209,7 +209,9 @@ def line_number(machine: StackMachine) -> int:
 
 
 def extend(machine: StackMachine, values: list[object]) -> None:
-    """Appends values to a list or set, or to an object of a list class; raises `FileError` for others."""
+    """Appends values to the list or set at the top of the pickle's stack, or to the record of an object whose
+    class is made of lists; raises `FileError` for others.
+    """
     target = machine.top()
     if isinstance(target, PickledCall):  # of a class made of lists
         target.items.extend(enumerate(values, len(target.items)))
@@ -231,7 +233,11 @@ def update(machine: StackMachine, values: list[object]) -> None:
 
 
 def name(machine: StackMachine, module: str, text: str) -> None:
-    """Pushes the name `module.text`, or raises `FileError` if the file may not use it."""
+    """Pushes the name `module.text` on the stack of a pickle, or raises `FileError` if the file may not use
+    it.
+
+    Up to protocol 2 `builtins` is written `__builtin__`.
+    """
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
     if machine.names is not None and full not in machine.names and full not in INERT and full not in MAKERS:
         shown = full if full.isprintable() and len(full) <= 100 else ascii(full[:100])

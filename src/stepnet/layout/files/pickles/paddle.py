@@ -117,7 +117,10 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
 
 
 def share_equal_arrays(arrays: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
-    """Makes arrays of one parameter with equal numbers share one; changes and returns `arrays`."""
+    """Makes names of one parameter with equal numbers share an array; changes and returns `arrays`.
+
+    parameters: Paddle's own name of the parameter, by the arrays' names.
+    """
     by_parameter: dict[str, Array] = {}
     for name, array in arrays.items():
         parameter = parameters.get(name)

@@ -316,7 +316,9 @@ def arguments(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def weight_names(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields (name in the program, name in the file) of the weights of an input of a program."""
+    """Yields (name in the program, name in the file) of the weights that an input of a torch.export program
+    stands for. spec: the JSON description of the input.
+    """
     for kind, key in HELD.items():
         inner = table(spec.get(kind))
         for name in names(inner.get("arg")):

@@ -77,7 +77,9 @@ def arrays_in(stream: BufferedIOBase, size: int) -> dict[str, Array]:
 
 
 def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads an open file of torch.save in any of its three formats; raises `FileError` for others."""
+    """Reads the contents of an open file of torch.save, of `size` bytes, in any of its three formats; raises
+    `FileError` for any other file.
+    """
     head = stream.read(512)
     if head.startswith(b"PK\3\4"):
         return zipped(stream, size)
@@ -90,7 +92,7 @@ def held_in(stream: BufferedIOBase, size: int) -> TorchFile:
 
 def zipped(stream: BufferedIOBase, size: int) -> TorchFile:
     """Reads a file in the zip format of torch.save: data.pkl is the pickle, data/KEY the bytes of a storage,
-    in a folder of any name. size: that of the file. Raises `FileError` for a zip without them.
+    in a folder of any name. size: the size of the file. Raises `FileError` for a zip without them.
     """
     by_name = members(stream, size)
     roots = [
@@ -143,7 +145,9 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
 
 
 def tensor_call(key: str, array: Array) -> PickledCall:
-    """Returns the pickled call that rebuilds an array in PyTorch from storage `key`, in C order."""
+    """Returns the pickled call that rebuilds an array in PyTorch, to write it; its numbers are in storage
+    `key`, in C order.
+    """
     kind = NATIVE[array.dtype.newbyteorder("=")]
     typed = kind in KINDS
     storage = Name(KINDS[kind] if typed else UNTYPED)
@@ -158,7 +162,9 @@ def tensor_call(key: str, array: Array) -> PickledCall:
 
 
 def add(archive: zipfile.ZipFile, name: str, data: memoryview) -> None:
-    """Adds archive/NAME to a zip as torch.save does, with bytes from a multiple of `ALIGNMENT` on."""
+    """Adds a member to a zip, under archive/NAME as torch.save does, with a padding field so that its bytes
+    begin at a multiple of `ALIGNMENT`.
+    """
     member = zipfile.ZipInfo(f"archive/{name}")
     wide = data.nbytes >= WIDE  # then zipfile adds a field of 20 bytes (force_zip64)
     header = RECORD.size + len(member.filename) + 4 + (20 if wide else 0)

@@ -51,13 +51,17 @@ def is_tar(head: bytes) -> bool:
 
 
 def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads PyTorch's stream format: pickles, then numbers of storages; raises `FileError`."""
+    """Reads a file of PyTorch's stream format: several pickles, then the numbers of the storages. Raises
+    `FileError`, short and without the path. size: of the file.
+    """
     stream.seek(0)
     source = FileRange(stream, 0, size)
     storages: dict[str, StorageRange] = {}
 
     def storage(identity: object) -> StorageRange | Name:
-        """Returns the storage or class of a persistent id in the pickle; adds it to `storages`."""
+        """Returns the storage or class that a persistent id in the pickle (a reference to a value outside it)
+        means; adds storages to `storages`.
+        """
         value_outside = outside(identity)
         if isinstance(value_outside, StorageRange):
             storages.setdefault(value_outside.key, value_outside)
@@ -80,7 +84,7 @@ def streamed(stream: BufferedIOBase, size: int) -> TorchFile:
 
 def numbers(source: FileRange, dtype: str) -> ByteRange:
     """Returns the position in the file of the numbers of a PyTorch storage, whose count is in the next 8
-    bytes of `source`; moves `source` to the byte after the numbers. dtype: that of the numbers.
+    bytes of `source`; moves `source` to the byte after the numbers. dtype: the dtype of the numbers.
     """
     (count,) = struct.unpack("<q", source.take(8))
     size = count * SIZES[dtype]
@@ -92,7 +96,9 @@ def numbers(source: FileRange, dtype: str) -> ByteRange:
 
 
 def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
-    """Reads PyTorch's tar format, with storages, tensors and a pickle; raises `FileError`."""
+    """Reads a file of PyTorch's tar format, with files of storages, of tensors and of a pickle. Raises
+    `FileError`, short and without the path. size: of the file.
+    """
     files = members(stream, size)
     missing = {"storages", "tensors", "pickle"} - files.keys()
     if missing:
@@ -101,7 +107,9 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
     tensors = tensors_in(tar_member(stream, files["tensors"]), storages)
 
     def persistent(identity: object) -> object:
-        """Returns the tensor or storage of a persistent id in the pickle; raises `FileError` if missing."""
+        """Returns the tensor or storage whose key a persistent id in the pickle (a reference to a value
+        outside it) is; raises `FileError` if there is none.
+        """
         key = str(identity) if isinstance(identity, str | int) else ""
         if key not in tensors and key not in storages:
             raise FileError("its pickle asks for a tensor that it does not hold")
@@ -112,7 +120,9 @@ def tarred(stream: BufferedIOBase, size: int) -> TorchFile:
 
 
 def members(stream: BufferedIOBase, size: int) -> dict[str, ByteRange]:
-    """Returns the positions of files in a tar by name; raises `FileError` if it is cut off."""
+    """Returns the positions of the files in a tar of `size` bytes, by name, without folders and links; raises
+    `FileError` if it is cut off.
+    """
     byte_ranges: dict[str, ByteRange] = {}
     position = 0
     while position + BLOCK <= size:
@@ -167,7 +177,9 @@ def storages_in(source: FileRange) -> tuple[dict[str, StorageRange], dict[str, B
 
 
 def tensors_in(source: FileRange, storages: Mapping[str, StorageRange]) -> dict[str, Tensor]:
-    """Reads the tensors of a torch.save tar as parts of storages; raises `FileError` for other forms."""
+    """Reads the tensors of a torch.save tar as parts of its storages, by key; source: the tensors' file.
+    Raises `FileError` for a tensor of another form.
+    """
     tensors: dict[str, Tensor] = {}
     for _ in range(count_in(source)):
         match tuple_items(load(source)):

@@ -137,8 +137,8 @@ class Tensor:
 
 
 def outside(identity: object) -> StorageRange | Name:
-    """Returns what a persistent id in a PyTorch pickle (`identity`, a reference to a value outside the
-    pickle) means: a storage for ("storage", type, key, device, count), in old files with a view of it, or the
+    """Returns the value of a persistent id in a PyTorch pickle (`identity`, a reference to a value outside
+    the pickle): a storage for ("storage", type, key, device, count), in old files with a view of it, or the
     name of a class.
 
     Raises `FileError`, short and without the path.
@@ -252,9 +252,9 @@ def arrays(
 ) -> dict[str, Array]:
     """Reads the arrays of the tensors in a pickle's value, by name; tensors of one storage share memory.
 
-    root: the value of the pickle. size: that of the file. byte_range_of: returns the position of a storage's
-    bytes in the file, by the storage's key. big: True if its numbers are big-endian. A storage is read once,
-    and only if a tensor uses it.
+    root: the value of the pickle. size: the size of the file. byte_range_of: returns the position of a
+    storage's bytes in the file, by the storage's key. big: True if its numbers are big-endian. A storage is
+    read once, and only if a tensor uses it.
 
     Raises `FileError`, short and without the path.
     """
@@ -337,7 +337,9 @@ def native_bytes(data: Array, number_size: int, big_endian: bool) -> Array:
 
 
 def array_of(name: str, tensor: Tensor, data: Array) -> Array:
-    """Returns a tensor as a view of its storage; raises `FileError` for truth values but 0 and 1."""
+    """Returns a PyTorch tensor as a view of its storage's bytes `data`; raises `FileError` for truth values
+    other than 0 and 1. name: for messages.
+    """
     dtype = DTYPES[tensor.dtype]
     start = tensor.storage.start * SIZES[tensor.storage.dtype] + tensor.offset * dtype.itemsize
     if not math.prod(tensor.shape):

@@ -236,7 +236,9 @@ def memory(array: np.ndarray) -> memoryview:
 
 
 def put_all(before: bytes, values: tuple[object, ...], after: bytes, write: Write) -> None:
-    """Writes opcodes `before` to a pickle, those that push each of `values`, then `after`."""
+    """Writes the opcodes `before` (if any) to a pickle, then the opcodes that push each of `values`, then
+    `after`. write: a function that gets the bytes in pieces.
+    """
     if before:
         write(before)
     for value in values:

@@ -23,7 +23,7 @@ class TfliteCall:
     """Operator of a TFLite model with its operands, as its rule takes it.
 
     operands: its operands in order; None for a missing one. options: its options, if it has any.
-    dtype: that of its first result. like: a value per step, whose steps are counted.
+    dtype: the dtype of its first result. like: a value per step, whose steps are counted.
     recurrent: of a recurrent operator the layer that runs. time_major: whether its first axis is the steps.
     """
 

@@ -46,7 +46,7 @@ class Table:
         return self.start + offset if offset else None
 
     def get(self, field: int, kind: str, default: Any = 0) -> Any:
-        """Returns the number in a field of a table, or `default`. kind: its type for `struct`, as 'i'."""
+        """Returns the number in a table's field, or `default`. kind: its type for `struct`, such as 'i'."""
         offset = self.offset_of(field)
         return default if offset is None else self.number(kind, offset)
 
@@ -73,7 +73,9 @@ class Table:
         return np.frombuffer(self.data, dtype, count, start + 4)
 
     def tables(self, field: int) -> "list[Table]":
-        """Returns a field that is a list of tables, [] without it; raises `FileError` for too many."""
+        """Returns a field of a FlatBuffers table that is a list of tables; [] if it is missing. Raises
+        `FileError` for too many.
+        """
         offsets, start_offset = self.vector(field, "<u4"), self.offset_of(field)
         if start_offset is None:
             return []

@@ -91,7 +91,9 @@ def reduction(how: str) -> Rule:
     """
 
     def rule(call: TfliteCall) -> Placed:
-        """Reduces constant axes; leaves out that of the batch, of one sequence, where nothing adds up."""
+        """Reduces the operand over the constant axes. Over the axis of the batch, which the file fixes to one
+        sequence, there is nothing to add up: it is only left out.
+        """
         x, keep = call.x, bool(call.option(0, "?", False))
         axes = {x.axis(axis) for axis in call.numbers(1)}
         alone = {axis for axis in axes if x.axes[axis] == BATCH and x.sizes[axis] == 1}
@@ -134,7 +136,9 @@ def transpose(call: TfliteCall) -> Placed:
 
 
 def reshape(call: TfliteCall) -> Placed:
-    """Computes TFLite's RESHAPE, to the shape in the second operand or in the options."""
+    """Computes the result of TFLite's RESHAPE: the operand in another shape, which is a second, constant
+    operand or in the operator's options.
+    """
     if isinstance(call.x.value, SpacedSteps):
         return rowed(call.x.value)
     target: list[Any] = (
@@ -166,7 +170,9 @@ def squeeze(call: TfliteCall) -> Placed:
 
 
 def concatenation(call: TfliteCall) -> Placed:
-    """Computes TFLite's CONCATENATION; of placeholders of reversed steps it is such a placeholder."""
+    """Computes the result of TFLite's CONCATENATION: the operands joined along an axis; of placeholders of
+    values whose steps are reversed, such a placeholder.
+    """
     values = [call.operand(index) for index in range(len(call.operands))]
     axis, sources = call.option(0, "i"), [x.value for x in values]
     if all(isinstance(value, ReversedSteps) for value in sources):
@@ -205,7 +211,9 @@ def strided(call: TfliteCall) -> list[Strided]:
 
 
 def strided_slice(call: TfliteCall) -> Placed:
-    """Computes TFLite's STRIDED_SLICE of features, or the first or last step of sequences."""
+    """Computes the result of TFLite's STRIDED_SLICE: of features, or the first or last step of sequences,
+    which may be reversed.
+    """
     x = call.x
     for axis, begin, end, step, is_one in reversed(strided(call)):
         if is_one:
@@ -225,7 +233,9 @@ def at(x: Placed, axis: int, index: int) -> Placed:
 
 
 def slice_(call: TfliteCall) -> Placed:
-    """Computes TFLite's SLICE: from the second operand on as many as the third says; -1 for the rest."""
+    """Computes the result of TFLite's SLICE: along each axis, as many entries as the third operand says (-1
+    for the rest), from the index in the second operand on.
+    """
     x = call.x
     for axis, (begin, size) in enumerate(zip(call.numbers(1), call.numbers(2), strict=True)):
         if begin or (size != -1 and x.sizes[axis] != size):

@@ -41,7 +41,10 @@ BOOL = 6
 
 @dataclass(frozen=True, eq=False)
 class TfliteOperator:
-    """Operator of a TFLite model. node, recurrent: of a recurrent one its options and its layer."""
+    """Operator of a TFLite model: its name, and its table in the file.
+
+    node, recurrent: of a recurrent operator its options, and the layer that runs.
+    """
 
     name: str
     table: Table
@@ -84,7 +87,9 @@ def graph(path: Path, *, any_steps: bool = False) -> Graph | None:
 
 
 def unsupported(path: Path, names: Sequence[str]) -> list[str]:
-    """Returns those operators without a row in the table. names: other than recurrent, with kinds."""
+    """Returns the operators without a row in the table. names: of operators that are not recurrent, each with
+    its kind in brackets.
+    """
     return [name for name in names if name.rpartition("(")[2].removesuffix(")") not in TFLITE]
 
 
@@ -184,7 +189,9 @@ class TfliteModel(ArrayModel):
         return "bool" if kind == BOOL else np.dtype(DTYPES.get(kind, "<f4")).name
 
     def check(self, operator: TfliteOperator, own: Sequence[Placed | None]) -> None:
-        """Raises `ModelError` for placeholders, such as reversed steps, that few operators can read."""
+        """Raises `ModelError` for operands that are placeholders: values, such as reversed steps, that few
+        operators can read.
+        """
         for value in own:
             if value is None:
                 continue

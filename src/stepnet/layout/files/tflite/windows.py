@@ -35,7 +35,7 @@ def usable(x: Placed) -> Placed:
 def windows_of(
     call: TfliteCall, sizes: Sequence[int], dilations: tuple[int, ...] = ()
 ) -> tuple[Window, Window]:
-    """Returns which entries a kernel reads along the rows and the columns of a picture, by the first three
+    """Returns the entries that a kernel reads along the rows and the columns of a picture, by the first three
     options of the operator: the padding and both strides.
 
     sizes: the sizes of the kernel. dilations: the numbers of the options with the dilations of columns and

@@ -150,7 +150,9 @@ class ModelBuilder:
         return self.operator(CONCATENATION, outputs, [joined], OPTIONS_TYPES[CONCATENATION], along)
 
     def model(self, output: int) -> Fields:
-        """Returns the outermost table of the whole model. output: its output tensor; the input is 0."""
+        """Returns the whole TFLite model as the fields of its outermost table. output: the index of its
+        output tensor; its input is tensor 0.
+        """
         codes: list[Fields] = [
             {0: Number("b", code), 2: Number("i", VERSIONS.get(code, 1)), 3: Number("i", code)}
             for code in self.codes
@@ -166,7 +168,10 @@ class ModelBuilder:
 
 
 def state_size(node: TfliteNode, name: str) -> int:
-    """Returns the number of features of a state, such as "fw_output_state": cells or outputs."""
+    """Returns the number of features of a state of a TFLite operator: the number of cells, or of projected
+    outputs.
+    name: the name of the state, such as "fw_output_state".
+    """
     way = name[:3] if name[:3] in ("fw_", "bw_") else ""
     projection = node.arrays.get(way + "projection_weights")
     if projection is not None and name == way + "output_state":

@@ -212,7 +212,9 @@ def run_step(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[An
 
 
 def sum_to_end(differences: Any, last: Any) -> Any:
-    """Sums [rows, steps, ...] from each step to the last, and `last`: a decay's logarithmic gradient."""
+    """Sums `differences` [rows, steps, ...] from each step to the last, and adds `last` [rows, ...]: the
+    gradient of a decay's logarithm at each step.
+    """
     return differences.flip(1).cumsum(1).flip(1) + last[:, None]
 
 

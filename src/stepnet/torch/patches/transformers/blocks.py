@@ -31,7 +31,10 @@ NAMES = {
 
 @dataclass(frozen=True)
 class ResidualBlock:
-    """Step on the normalised input, added to the input. eps: that the norm adds under the root."""
+    """Step of a block: a layer's step on the normalised input, added to the input.
+
+    eps: the number that the norm adds to the mean square.
+    """
 
     layer: Callable[[Any, Any, Any], Any]
     eps: float
@@ -78,7 +81,7 @@ def block(file: str, mixer: str, inner: TokenLayer, norm: str) -> TokenLayer:
 
 
 def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
-    """Computes a causal convolution and silu for one step, with the arguments of `windowed`."""
+    """Computes a causal convolution over time, and silu, for one step, with the arguments of `windowed`."""
     u, window = windowed(u, window, params)
     return silu(u), window
 

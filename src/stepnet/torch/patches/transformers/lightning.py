@@ -101,7 +101,7 @@ def attended(q: Any, k: Any, v: Any, slopes: Any, before: Any) -> tuple[Any, Any
 
 @dataclass(frozen=True)
 class Ones:
-    """A cache for `check`, whose state is always a tensor of ones. shape: that of the state."""
+    """A cache for `check`, whose state is always a tensor of ones. shape: the shape of the state."""
 
     shape: tuple[int, ...]
 

@@ -44,7 +44,10 @@ class StepSize:
 
 @dataclass(frozen=True)
 class StateSpace:
-    """Step of Mamba, or with `heads` of Mamba-2, gated by z if there is one. rate: of dt."""
+    """Step of Mamba, or with `heads` of Mamba-2. Its output is gated by the input z if there is one.
+
+    rate: computes the step size from the input dt.
+    """
 
     rate: StepSize
     heads: bool

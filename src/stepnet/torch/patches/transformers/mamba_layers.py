@@ -103,7 +103,7 @@ class MambaLayer:
 
 
 def mamba_layer(*eps: float) -> MambaLayer:
-    """Makes the step of one token through a Mamba layer. eps: of its norms of dt, B and C, if any."""
+    """Makes the step of one token through a Mamba layer. eps: of its norms of dt, B and C, if it has any."""
     return MambaLayer(eps)
 
 

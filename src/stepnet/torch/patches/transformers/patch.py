@@ -122,7 +122,9 @@ def is_replaced(base: Any) -> bool:
 
 
 def reads(function: Any) -> set[str]:
-    """Returns the names of transformers' functions that a method reads, and stepnet replaces or knows."""
+    """Returns the names of the functions of transformers that a method reads as globals and stepnet replaces
+    or knows, to find what stepnet can replace in a class.
+    """
     inner = innermost(function)
     if not str(getattr(inner, "__module__", "")).startswith(FILES) or not hasattr(inner, "__code__"):
         return set()
@@ -130,7 +132,10 @@ def reads(function: Any) -> set[str]:
 
 
 def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
-    """Lists functions in a class's forward that stepnet replaces: (name, theirs, ours, None)."""
+    """Lists the functions that the forward of a class (`kind`) calls and stepnet replaces.
+
+    Each is (name, the function of transformers, table entry of the replacement, None).
+    """
     own = innermost(kind.forward).__globals__
     return [
         (name, own[name], FUNCTIONS[name], None) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
@@ -138,7 +143,10 @@ def functions(kind: Any) -> list[tuple[str, Any, FunctionPatch, None]]:
 
 
 def methods(kind: Any) -> list[tuple[str, Any, FunctionPatch, Any]]:
-    """Lists methods of a class that stepnet replaces: (name, theirs, ours, the class with it)."""
+    """Lists the methods of a class (`kind`) that stepnet replaces.
+
+    Each is (name, the method of transformers, table entry of the replacement, the class that defines it).
+    """
     parts = ((*name.split("."), row) for name, row in METHODS.items())
     return [
         (name, getattr(kind, name), row, base)
@@ -157,7 +165,9 @@ def is_known(kind: Any) -> bool:
 
 
 def refusal(parameters: list[Any]) -> str | None:
-    """Returns why a layer cannot be accelerated now, its device or dtype; None if it can."""
+    """Returns the reason why a layer with these parameters cannot be accelerated now, their device or their
+    dtype; None if it can.
+    """
     devices = {tensor.device for tensor in parameters}
     places = {device.type for device in devices if not runs_on(device, "auto")}
     if places:
@@ -210,7 +220,9 @@ def with_engine(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls transformers' method while a graph is recorded, else stepnet's on the layer's engine."""
+        """Calls transformers' method while a graph is recorded (torch.compile and the like), else stepnet's,
+        on the engine of the layer.
+        """
         if is_recorded():
             return theirs(self, *args, **kwargs)
         if self.engine == "auto":
@@ -250,7 +262,9 @@ def in_place(row: FunctionPatch, theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def called(*args: Any, **kwargs: Any) -> Any:
-        """Calls stepnet's function, or transformers' own where that cannot run or is slower."""
+        """Calls stepnet's function in place of transformers' own, with the arguments that it takes; calls
+        transformers' own where stepnet's cannot run or is slower.
+        """
         if is_half_token(row, args, kwargs) or is_elsewhere(args, kwargs):
             return theirs(*args, **kwargs)
         if row.runs is not None and not row.runs(*args, **kwargs):

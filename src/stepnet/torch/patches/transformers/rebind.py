@@ -37,7 +37,9 @@ def globals_read(function: Any) -> frozenset[str]:
 
 
 def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
-    """Copies a method with its decorators, which calls the functions in `others` for its globals."""
+    """Copies a method (`function`) with its decorators, to patch one class alone: the copy calls the
+    functions in `others` in place of the globals of their names.
+    """
     inner: Any = getattr(function, "__wrapped__", None)
     if inner is None:
         return copy(function, {**function.__globals__, **others}, function.__closure__)
@@ -58,7 +60,9 @@ def holds(cell: CellType, value: Any) -> bool:
 
 
 def copy(function: Any, names: dict[str, Any], closure: Any) -> Any:
-    """Makes a function of another one's code, with the globals `names` and a closure."""
+    """Makes a function with the code of another one, but with these globals (`names`) and closure, so that it
+    calls other functions.
+    """
     made: Any = FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
     made.__module__, made.__doc__ = function.__module__, function.__doc__

@@ -170,7 +170,9 @@ class TokenLayer:
         return weights, tuple(key for key, dtype in dtypes.items() if dtype is None and weights)
 
     def options_of(self, module: Any) -> tuple[Any, ...]:
-        """Returns the options of a layer's step from its attributes, such as eps; None for missing ones."""
+        """Returns the options of a layer's step, such as its norm's eps, by attributes; None for missing
+        ones.
+        """
         return tuple(getattr(part_of(module, part), name, None) for part, name in self.options)
 
     def parameters(self, module: Any) -> dict[str, Any]:

@@ -77,7 +77,9 @@ class ScanKey:
     exact: tuple[str, ...] = ()
 
     def net(self) -> ModelNet:
-        """Makes the net of the step over sequences, from sequences, memories and parameters."""
+        """Makes the net that runs the step of this key over sequences, whose inputs are the sequences, the
+        memories and the parameters.
+        """
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -170,7 +172,7 @@ SINGLES = OrderedDict[tuple[ScanKey, int], Single]()
 
 
 def is_single() -> bool:
-    """Tells whether a call can use a prepared step: without gradients, padding and engines asked for."""
+    """Tells whether a call of one step can use a prepared step: no gradients, padding or stated engine."""
     if torch.is_grad_enabled() or is_transformed():
         return False
     return ENGINE.get() == "auto" and LENGTHS.get() is None
@@ -198,7 +200,7 @@ def dtype_of(first: Any) -> Any:
 
 
 def cast_memory(memory: Any, dtype: Any) -> Any:
-    """Returns an initial memory in a dtype, copied if gradients read it after its cache changes."""
+    """Returns an initial memory in a scan's dtype; a copy if gradients read it later, as caches change."""
     return memory.to(dtype, copy=torch.is_grad_enabled())
 
 

@@ -31,7 +31,7 @@ class Single:
     """
 
     def __init__(self, net: ModelNet, rows: int, params: Sequence[Any] = ()) -> None:
-        """Stores what `bind` prepares: the net of the step, the number of sequences, the parameters."""
+        """Stores the net, number of rows and parameters of the step that `bind` prepares."""
         self.net, self.rows, self.params = net, rows, params
         self.step: SingleStep | None = None
 

@@ -46,7 +46,9 @@ class Seen:
     """
 
     def __init__(self, layer: TokenLayer, module: Any) -> None:
-        """Records the parts, options, engines, parameters and hooks of a layer. layer: of `LAYERS`."""
+        """Records the parts, options, engines, parameters and hooks of a layer (`module`). layer: its entry
+        in the table `LAYERS`, which names them.
+        """
         self.own = ["activation", "engine", "_modules", "_parameters"]
         self.own += [name for part, name in layer.options if not part] + [layer.widens] * bool(layer.widens)
         self.own_values = [module.__dict__.get(name) for name in self.own]
@@ -98,7 +100,9 @@ class Token:
     """
 
     def __init__(self, layer: TokenLayer, module: Any, states: Sequence[Any]) -> None:
-        """Prepares the step of one token through a layer. states: examples of the cache's states."""
+        """Prepares the step that runs one token through a layer (`module`). layer: its entry in the table
+        `LAYERS`. states: examples of the cache's states.
+        """
         self.layer, named = layer, layer.parameters(module)
         self.shapes = [state.shape for state in states]
         self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
@@ -116,7 +120,7 @@ class Token:
         self.single = Single(net, rows, self.tensors)
 
     def fits(self, module: Any, states: Sequence[Any]) -> bool:
-        """Tells whether the prepared step is valid: an unchanged layer, and states of these shapes."""
+        """Tells whether the prepared step is valid: the same layer, unchanged, and states of its shapes."""
         return self.seen.is_unchanged(module) and all(
             state.shape == shape for state, shape in zip(states, self.shapes, strict=True)
         )
@@ -143,7 +147,9 @@ class Token:
         self.marks, self.states = packed_marks(self.tensors), [ref(state) for state in states]
 
     def __call__(self, x: Any, states: Sequence[Any]) -> Any:
-        """Runs the token x [rows, 1, features] through the layer, and overwrites the cache's states."""
+        """Runs one token through the prepared layer: returns the output for the token x [rows, 1, features],
+        and overwrites the cache's states with the next ones.
+        """
         self.single((x, *states))
         output, *after = self.single.results
         for own, state in zip(after, states, strict=True):
@@ -195,7 +201,7 @@ def is_all(mask: Any) -> bool:
 
 
 def fits_step(layer: TokenLayer, module: Any, x: Any, states: Sequence[Any]) -> bool:
-    """Tells whether x, the parameters and states are on the CPU, in dtypes that a prepared step takes."""
+    """Tells whether x, a layer's parameters and its states are on the CPU, in dtypes of prepared steps."""
     tensors = (x, *layer.parameters(module).values(), *states)
     is_here = all(tensor.device.type == HOST for tensor in tensors)
     return is_here and layer.has_dtypes(module, x, states)
@@ -208,7 +214,9 @@ def with_tokens(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def stepped(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs a single token with a cache as one step where possible; calls the layer's forward else."""
+        """Runs a single token with a cache, without padding or packed sequences, as one step, if that is
+        possible; calls the layer's forward otherwise.
+        """
         if hidden_states.shape[1] == 1 and hidden_states.device.type == HOST:
             given = kwargs if not args else dict(zip(names, args, strict=False)) | kwargs
             cache = given.get(cached)

@@ -92,7 +92,9 @@ class CompiledPlan(Layout):
 
     @classmethod
     def of(cls, generated: Generated, processor: Processor) -> "CompiledPlan":
-        """Loads the machine code of a plan, generated for a processor, into memory."""
+        """Loads the machine code of a plan (the operations of a part in their order), generated for a
+        processor, into memory, so that it can be called.
+        """
         driver, names = machine_code(DRIVER, processor), generated.code.names
         code = MachineCode(generated.code, driver)
         run, sequences, ended, totals = (

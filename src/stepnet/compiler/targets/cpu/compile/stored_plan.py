@@ -47,7 +47,11 @@ def stored_plan(key: str, processor: Processor) -> CompiledPlan | None:
 
 
 def compiled(plans: Mapping[str, Plan], processor: Processor) -> dict[str, CompiledPlan]:
-    """Returns compiled plans by cache key: read from disk, or compiled together and stored."""
+    """Returns compiled plans (machine code of parts of a net) by key: read from disk, or compiled together
+    now and stored.
+
+    plans: by their cache keys, which include the processor.
+    """
     known = {
         key: compiled_plan for key in plans if (compiled_plan := stored_plan(key, processor)) is not None
     }

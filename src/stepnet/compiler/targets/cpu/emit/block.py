@@ -51,7 +51,7 @@ def write_run(module: ir.Module, prefix: str, program: CallLoops, processor: Pro
     "end".
 
     It returns 0 when a thread is done, and 1 if it is to be called again, to resume. `words` points to the
-    thread's arguments. prefix: that of the functions' names in the module.
+    thread's arguments. prefix: the prefix of the functions' names in the module.
     """
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
     code = Code(function.append_basic_block("entry"), processor)

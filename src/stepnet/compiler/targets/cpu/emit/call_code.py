@@ -27,7 +27,9 @@ class CallCode(ThreadCode):
     """
 
     def __init__(self, code: Code, program: CallLoops) -> None:
-        """Takes the builder of a function, whose first arguments point to words and state, and its loops."""
+        """Takes the builder of a function, whose first arguments point to the thread's argument words and to
+        its state, and the loops that the function runs.
+        """
         arguments, frame, *_ = code.function.args
         super().__init__(code, arguments, frame)
         self.program = program
@@ -94,7 +96,7 @@ class CallCode(ThreadCode):
         )
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
-        """Computes the pointer to a value of a row in the buffer of the block of steps."""
+        """Computes the pointer to a value of a row in the block's buffer. field: its position in the row."""
         code = self.code
         stride = code.number(self.program.strides["block"])
         return code.at(code.at(self.pointer["block"], code.mul(row, stride)), field.offset)

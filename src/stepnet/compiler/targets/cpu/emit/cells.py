@@ -277,7 +277,7 @@ class CellCode:
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
     def store_results(self, cells: list[TileCell], results: list[ir.Value]) -> None:
-        """Writes the stores of cells. results: for each store a vector of all cells."""
+        """Writes stores of cells (a row and a unit block each). results: for each a vector of all cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
             for cell, vector in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(vector, target, cell.row, cell.block)
@@ -298,7 +298,9 @@ class CellCode:
         return values
 
     def addresses(self, row: ir.Value, block: ir.Value) -> list[ir.Value]:
-        """Computes the addresses that the elementwise work on one cell reads and writes."""
+        """Computes the addresses of the memory that the elementwise work on one cell (a row and a unit block,
+        a vector of features) reads and writes.
+        """
         code, width, addresses = self.code, self.stage.width, list[ir.Value]()
         for field_, start in self.fetched:
             offset = field_.offset + start * field_.itemsize
@@ -308,7 +310,9 @@ class CellCode:
 
     @property
     def fetched(self) -> list[tuple[Field, int]]:
-        """The fields that the elementwise work on a cell reads and writes, with their first elements."""
+        """The fields that the elementwise work on a cell (a row and a vector of features) reads and writes,
+        each with the first of its elements.
+        """
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
         loads = dict.fromkeys(operand for operand in operands if isinstance(operand, loops.VectorLoad))
         return [
@@ -342,7 +346,7 @@ class CellCode:
         )
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """Writes a store of a vector of results to a unit block of a row."""
+        """Writes a store of a vector to a unit block of a row. target: the value's position in the row."""
         code, width = self.code, self.stage.width
         base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
         pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))

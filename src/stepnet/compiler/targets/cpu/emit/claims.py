@@ -46,7 +46,7 @@ class Claims:
     """Writer of loops whose iterations the threads of a call claim.
 
     call: the function under construction, in which each loop is run by all threads, between two barriers.
-    loops: the number of such loops so far, at most `LOOPS`.
+    loops: the number of loops written so far, at most `LOOPS`.
     """
 
     def __init__(self, call: ThreadCode) -> None:

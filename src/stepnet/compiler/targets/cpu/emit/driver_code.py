@@ -219,7 +219,7 @@ def return_between_blocks(call: ThreadCode, stop: ir.Value) -> None:
 
 
 def record_resumption(call: ThreadCode, step: ir.Value) -> None:
-    """Writes stores of what a call that pauses needs to resume: the step at which it goes on, and which of
+    """Writes stores of the state by which a paused call resumes: the step at which it goes on, and which of
     the two buffers has the memories (recurrent states) before that step.
     """
     code = call.code

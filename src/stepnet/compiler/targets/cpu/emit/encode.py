@@ -31,7 +31,7 @@ class EncodeCode:
     """Writer of the code that encodes the left operand of products in int8 or bfloat16, row by row."""
 
     def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
-        """Chooses the arithmetic for the encoding, which says how left operands of products are stored."""
+        """Chooses the arithmetic for the loop's encoding (int8 or bfloat16) of left operands."""
         self.stage, self.loop, self.code = stage, loop, stage.code
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.processor)
 

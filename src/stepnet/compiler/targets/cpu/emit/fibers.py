@@ -219,7 +219,7 @@ class FiberCode:
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, element: ir.Value) -> None:
-        """Writes a store of a register as vector number `element` of a field of this row."""
+        """Writes a store of a register as vector number `element` of the field `target` of this row."""
         code, bytes_ = self.code, self.width * target.itemsize
         base = code.at(self.stage.rows.at(code, target.record, self.row), target.offset)
         pointer = code.at(base, code.mul(element, code.number(bytes_)))
@@ -238,8 +238,7 @@ class FiberCode:
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
             """Writes the work of all fused passes (loops over fibers, the matrix elements summed to one
-            result, a unit) on the elements at one depth; returns the sums, of which `partial` are those so
-            far.
+            result, a unit) on the elements at one depth; returns the new sums. partial: the sums before.
             """
             sums, stored = list[ir.Value](), dict[Field, ir.Value]()
             for pass_code in pass_codes:
@@ -259,7 +258,7 @@ class PassCode:
     """Writer of one pass: a loop over the elements of the fibers (summed for a unit) of a group of units."""
 
     def __init__(self, writer: FiberCode, fiber_pass: FiberPass) -> None:
-        """Writes what precedes the loop over the fibers (elements summed to one result, a unit): loads of
+        """Writes the code ahead of the loop over the fibers (elements summed to one result, a unit): loads of
         operands that all elements share. writer, fiber_pass: the writer of the step for one group of units,
         and the pass (the loop).
         """
@@ -317,7 +316,9 @@ class PassCode:
         ]
 
     def initial_sums(self) -> list[ir.Value]:
-        """Returns the accumulators before a loop over fibers: the neutral element of each reduction."""
+        """Returns the accumulators before a loop over fibers: the neutral element of each reduction, in a
+        vector.
+        """
         nodes = [self.writer.net.nodes[fiber_sum.number] for fiber_sum in self.fiber_pass.sums]
         return [
             neutral(self.writer.code, node.operation, register_type(node.type.dtype, self.writer.width))
@@ -341,8 +342,8 @@ class OperandStream:
     """Loads of an operand with a value for each fiber element (summed for a unit), for a group of units."""
 
     def __init__(self, writer: FiberCode, operand: Along, depth: int) -> None:
-        """Writes what precedes the loop over the elements of fibers (matrix elements summed to one result, a
-        unit): the addresses of the operand and its table.
+        """Writes the code ahead of the loop over the elements of fibers (matrix elements summed to one
+        result, a unit): the addresses of the operand and its table.
 
         writer, depth: the writer of the step, for one group of units; and the depth (length) of the fibers.
         """

@@ -91,7 +91,10 @@ def combine_in_order(
     count: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Combines value(0), ..., value(count - 1) in this order, in a loop; neutral for none."""
+    """Combines value(0), ..., value(count - 1) in this order, in a loop; gives the neutral element for none.
+
+    value: writes the load of the vector, of type `type_`, at an index.
+    """
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
         """Combines the partial result with the value at one index, as an iteration of the loop."""
@@ -132,7 +135,7 @@ def combine_vectors(
 def loader(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """Makes a function that writes a load of numbers `index` times `stride` bytes after `base`."""
+    """Makes a function that writes a load of `width` numbers, `index` times `stride` bytes after `base`."""
     return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 
@@ -153,7 +156,9 @@ def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: 
 
 
 def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
-    """Reduces a vector to one number: combines its halves repeatedly, in a fixed order."""
+    """Reduces the elements of a vector to one number, combining its halves repeatedly in a fixed order. loop:
+    has the operation and the dtype.
+    """
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
         if half == 0:
@@ -197,7 +202,9 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
         first = load_vector(code, loop.source.dtype, 1, base, size)
 
         def iteration(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
-            """Writes one round of an argmax: replaces `best`, a number and its index, by a larger one."""
+            """Writes one round of an argmax: `best`, number and index, becomes those at `index` if they are
+            larger.
+            """
             pointer = code.at(base, code.mul(index, code.number(to_next)))
             value = load_vector(code, loop.source.dtype, 1, pointer, size)
             replaces = larger(code, value, best[0])

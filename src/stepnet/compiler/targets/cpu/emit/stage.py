@@ -74,7 +74,12 @@ class OneRow:
 
 @dataclass(frozen=True)
 class InOrder:
-    """Contiguous rows of an array of the call. nowhere: a buffer for rows beyond the last."""
+    """Contiguous rows of an array of the call.
+
+    pointer: the first row.
+    bytes: the size of a row.
+    nowhere: a buffer for rows beyond the last.
+    """
 
     pointer: ir.Value
     bytes: int
@@ -121,7 +126,9 @@ class StageRows:
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
     def single(self, code: Code, row: ir.Value) -> "StageRows":
-        """Returns addresses of the values of one row alone, so that loops over rows run over this one."""
+        """Returns addresses of the values of row number `row` (a sequence at one step) alone, so that loops
+        over rows run over this one.
+        """
         outside = {
             record: OneRow(array.at(code, row, self.count)) for record, array in self.rows_in_place.items()
         }
@@ -255,7 +262,9 @@ class StageCode:
         return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
 
     def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
-        """Loads a vector element by element, at the positions that `table` has from `first` on."""
+        """Loads a vector element by element, through a table of indices: the elements' positions after `base`
+        are the entries of `table` from `first` on.
+        """
         code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
         result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):

@@ -16,7 +16,9 @@ Key = TypeVar("Key", str, int)
 
 @contextmanager
 def at_entry(code: Code) -> Generator[None]:
-    """Context in which code is written at the end of a function's entry block, ahead of all loops."""
+    """Context in which code is written at the end of a function's entry block, LLVM's first instructions of
+    the function, which run once, ahead of all loops.
+    """
     if code.block is code.function.entry_basic_block:
         yield
     else:
@@ -115,7 +117,7 @@ class ThreadCode:
         return self.code.at(self.frame, 8 * FRAME.index(name))
 
     def framed(self, name: str, type_: ir.Type = I64) -> ir.Value:
-        """Writes a load of a word of the frame, by its name in `FRAME` as "now", as a type."""
+        """Writes a load, as `type_`, of a word of the thread's state. name: one of `FRAME`, such as "now"."""
         return self.code.read(type_, self.cell(name), 8)
 
     def call_plan(self, name: str, *arguments: ir.Value) -> None:

@@ -46,7 +46,7 @@ class TilePlace:
 def fetched_ahead(
     code: Code, packed: ir.Value, unit_bytes: int, words: int, tile: Tile, place: TilePlace
 ) -> Ahead | None:
-    """Computes which parameters a tile fetches for the tiles that follow; None for none.
+    """Computes the parameters that a tile fetches for the tiles that follow; None for none.
 
     packed: the pointer to the parameters of the first unit block (vector of features).
     unit_bytes, words: the bytes of the parameters of a unit block, and the packed words of a section of k.

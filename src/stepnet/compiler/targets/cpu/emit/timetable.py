@@ -185,7 +185,9 @@ def advance(
 
 
 def array_row(call: ThreadCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Computes the row in the user's arrays of a sequence's step with `left` steps after it."""
+    """Computes the row in the user's arrays of a sequence's step with `left` steps after it. If steps run
+    last first, the row is counted from the end.
+    """
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
     step = code.select(call.flag["reverse"], left, forward)

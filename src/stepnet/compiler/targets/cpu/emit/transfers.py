@@ -64,9 +64,9 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_sequences(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Writes what precedes a step of a block of steps (those computed together). For sequences that begin in
-    it, the initial memories (recurrent states) and statics (values that all their steps read) are loaded. If
-    sequences may end early, a step is counted for those that have not.
+    """Writes the code ahead of a step of a block of steps (those computed together). For sequences that begin
+    in it, the initial memories (recurrent states) and statics (values that all their steps read) are loaded.
+    If sequences may end early, a step is counted for those that have not.
 
     Sequences that begin in the block's first step have been loaded before the block.
 

@@ -74,7 +74,9 @@ def unit_groups(
 
 
 def alternating_flag(code: Code) -> ir.Value:
-    """Writes a flag that alternates at each run of this code: loops turn their direction by it."""
+    """Writes a flag that is false, true, false, ... each time this code runs: loops alternate their direction
+    by it.
+    """
     with code.goto_entry_block():
         is_reversed = code.alloca(I1)
         code.store(ir.Constant(I1, 0), is_reversed)

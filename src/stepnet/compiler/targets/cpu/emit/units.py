@@ -86,7 +86,7 @@ ABREAST_TILES = 8
 
 
 def narrow(tile: Tile) -> Tile:
-    """Makes the tile with equal rows and a single unit block, for blocks that wider tiles leave."""
+    """Makes a tile of as many rows with a single unit block, for the unit blocks that wider tiles leave."""
     return replace(tile, units=1)
 
 
@@ -155,8 +155,8 @@ class Tiled:
         return lcm(self.shapes[0].units, *(shape.units for shape in used))
 
     def row_counts(self) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Computes how many tiles of each shape (rows x unit blocks, which are vectors of features) cover the
-        rows that the loop runs over, from a table by their number.
+        """Computes the number of tiles of each shape (rows x unit blocks, which are vectors of features) that
+        cover the rows that the loop runs over, from a table by their number.
 
         Returns the pointer to the counts by shape; a number to add to that of the first, largest shape: how
         many whole tiles of it fit in the rows; and the fewest unit blocks that fill tiles of all of them.
@@ -232,8 +232,9 @@ class Tiled:
     def by_sections(
         self, kind: ir.Value, block: ir.Value, group: UnitGroup, start: ir.Value, stop: ir.Value
     ) -> None:
-        """Writes the tiles of one kind at a unit block, in sections of k: some tiles along the rows compute
-        a section, then these the next one. The other arguments are those of `tiles`.
+        """Writes the tiles of one kind (rows x unit blocks, which are vectors of features) at a unit block,
+        in sections of k: some tiles along the rows compute a section, then these the next one. The other
+        arguments are those of `tiles`.
         """
         code, entries, sums, fetched = self.code, self.entries_at(kind), self.sums, self.fetched
         assert sums is not None and fetched is not None  # noqa: PT018
@@ -300,7 +301,7 @@ class Tiled:
         stop: ir.Value,
         entries: Entries,
     ) -> Following:
-        """Computes which parameters the tile at a row and a unit block (a vector of features) fetches: its
+        """Computes the parameters that the tile at a row and a unit block (a vector of features) fetches: its
         part of those of the next tile's unit blocks.
 
         start, stop: the rows over which tiles of this kind run. entries: the sizes of the kind.

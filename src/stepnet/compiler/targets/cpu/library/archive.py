@@ -78,14 +78,18 @@ def symbol_index(symbols: Symbols, begins: Sequence[int]) -> bytes:
 
 
 def sorted_index(symbols: Symbols, begins: Sequence[int]) -> bytes:
-    """Makes the second index of Windows: members' offsets, and each symbol's member, from 1 on."""
+    """Makes the second index of Windows: the offsets of members, and for each symbol in the order of their
+    texts the number of its member, from 1 on.
+    """
     ordered = sorted(symbols, key=lambda pair: pair[1].encode())
     head = struct.pack(f"<{2 + len(begins)}I", len(begins), *begins, len(ordered))
     return head + struct.pack(f"<{len(ordered)}H", *(member + 1 for member, _ in ordered)) + texts(ordered)
 
 
 def ranlib_index(symbols: Symbols, begins: Sequence[int]) -> bytes:
-    """Makes the index of macOS: for each symbol the offsets of its text and its member; the texts."""
+    """Makes the index of macOS: the offset of each symbol's text and of its member, and the texts. Members
+    begin at multiples of 8 bytes.
+    """
     places = [0, *accumulate(len(symbol.encode()) + 1 for _, symbol in symbols)]
     rows = [
         number

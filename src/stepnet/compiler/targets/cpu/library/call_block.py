@@ -76,7 +76,9 @@ def across_task(
 
 
 class LibraryBlock:
-    """The call block of a library. keys: of the values of a call, in the order in the block."""
+    """The call block of a library, which has all tasks of a call. keys: the keys of the values of a call, in
+    the order in which they lie in the block.
+    """
 
     def __init__(self, tasks: Iterable[LibraryTask], contexts: Contexts) -> None:
         """Assigns offsets in a context (the memory of calls) to the call block (the words that describe a
@@ -122,8 +124,8 @@ class LibraryBlock:
         """Writes code that fills the call block (the table of a call's values, and its tasks) with the values
         of a call, and runs its tasks. Returns whether an integer is outside the rows of a parameter that it
         indexes.
-        name: that of the function that runs a block. context: the pointer to the memory of calls, which has
-            the block. values: the number or pointer of each value of the call, by its key.
+        name: the name of the function that runs a block. context: the pointer to the memory of calls, which
+            has the block. values: the number or pointer of each value of the call, by its key.
         """
         block = code.at(context, self.start)
         for number, key in enumerate(self.keys):

@@ -46,7 +46,9 @@ def checksum(data: bytes) -> int:
 
 
 def weights_file(weights: bytes, identity: int) -> bytes:
-    """Makes a weights file: a header with a checksum and the number that the library knows, the weights."""
+    """Makes a weights file: a header with a checksum and `identity`, the number by which the library knows
+    its weights, then the weights.
+    """
     return HEAD.pack(MAGIC, identity, len(weights), checksum(weights)) + weights
 
 
@@ -68,7 +70,9 @@ class ContextCode:
     description: str
 
     def write(self) -> None:
-        """Generates the functions besides `run`: describe, error, free, new, and open for a weights file."""
+        """Generates the library's functions besides `run`: describe, error, free, new, and open if the
+        weights are in a file of their own.
+        """
         base = self.platform.base
         self.write_error()
         self.write_free()

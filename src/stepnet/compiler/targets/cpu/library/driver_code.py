@@ -35,7 +35,9 @@ ONE = ("starts", "lengths", "order", "first", "")
 
 
 class RunCode:
-    """Generates the C function `run`. values: pointers by node number. counts: entries along extents."""
+    """Generates the C function `run` of a library. values: the pointer to each value, by node number. counts:
+    the number of entries along each extent.
+    """
 
     def __init__(
         self, module: ir.Module, processor: Processor, name: str, model: CallSpecification, recipe: Recipe
@@ -130,7 +132,9 @@ class RunCode:
                 code.fail_when(missing, "NULL")
 
     def least_steps(self) -> Mapping[Extent, int]:
-        """Returns the fewest steps of a sequence that has any, for extents that reflection reads."""
+        """Returns the number of steps that a sequence along an extent has at least, unless it has none, for
+        the extents that padding by reflection reads.
+        """
         least = dict[Extent, int]()
         for step in self.recipe.steps:
             if isinstance(step, AcrossStep) and step.across.extension is not None:
@@ -179,7 +183,9 @@ class RunCode:
         return spaces
 
     def initial_types(self) -> Iterable[Type]:
-        """Yields the types of initial memories that may be zeros; the largest one sizes their array."""
+        """Yields the types of the initial memories (recurrent states) that are zeros, or may be; the largest
+        decides the size of the array of zeros.
+        """
         for kernel in self.kernels if "zeros" in self.block.keys else ():
             net, ends = kernel.step.plan.net, kernel.step.plan.ends
             yield from (net.type_of(net.inputs[index]) for index in ends.memories)
@@ -311,7 +317,9 @@ class RunCode:
             self.values[number] = code.at(weights, index)
 
     def copy_results(self) -> None:
-        """Writes copies to the result arrays that no operation writes: of inputs, and of equal values."""
+        """Writes copies to the result arrays that no operation writes directly: results that are inputs, and
+        second results with the same value.
+        """
         code, written = self.code, self.written().values()
         for argument, pointer in self.arguments.items():
             if argument.is_result and argument not in written:

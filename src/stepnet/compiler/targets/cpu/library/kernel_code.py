@@ -63,7 +63,11 @@ class KernelCode:
         return spaces
 
     def space(self, number: int) -> Space:
-        """Returns the size of the array for a value: with an entry per step, or per sequence."""
+        """Returns the size of the array for a value of this part's net: for an entry per step of all
+        sequences, or per sequence.
+
+        number: the value's node number.
+        """
         type_ = self.plan.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if type_.extent != ROWS and not self.step.last_only:
@@ -196,7 +200,10 @@ class KernelCode:
         return name
 
     def clear(self, code: WordCode, words: ir.Value, rows: ir.Value) -> None:
-        """Writes zeros to the buffers of values per sequence, and to outputs of last steps."""
+        """Writes code that fills with zeros the buffers of values per sequence, and outputs of last steps.
+
+        words: the pointer to the argument words. rows: the number of sequences.
+        """
         net, cleared = self.plan.net, list[tuple[int, ir.Value, int]]()
         if self.record:
             cleared.append((WORD["sequence"], code.add(rows, code.number(SLACK)), self.record))

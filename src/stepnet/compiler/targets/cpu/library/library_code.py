@@ -13,7 +13,9 @@ SYSTEM = ("aligned_alloc", "fclose", "ferror", "fopen", "fread", "free", "memcpy
 
 
 class LibraryCode(WordCode):
-    """Writes LLVM instructions for a C library's functions, and returns the values they compute."""
+    """Writes LLVM instructions for a C library's functions. Each method appends instructions, and returns the
+    value that they compute at run time.
+    """
 
     def system(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
         """Writes a call of a function of the C library, one of `SYSTEM`. result: the type that it returns."""
@@ -55,8 +57,8 @@ def function(
 ) -> tuple[ir.Function, LibraryCode]:
     """Adds a function called `name` to an LLVM module; returns it, and a builder that writes at its start.
 
-    processor: that which runs the code. result, arguments: the types of its result and arguments. public:
-    whether other modules can call it.
+    processor: the processor that runs the code. result, arguments: the types of its result and arguments.
+    public: whether other modules can call it.
     """
     ir_function = ir.Function(module, ir.FunctionType(result, arguments), name)
     if not public:

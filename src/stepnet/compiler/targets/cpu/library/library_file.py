@@ -1,4 +1,4 @@
-"""Reads what a built library's file says before it is loaded, so that no wrong file is executed."""
+"""Reads the facts in a built library's file before it is loaded, so that no wrong file is executed."""
 
 import platform
 import sys

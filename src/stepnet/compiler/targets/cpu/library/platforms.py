@@ -41,7 +41,7 @@ class Platform:
 
     @property
     def base(self) -> Processor:
-        """The processor of a library's code besides the parts: the least of its family."""
+        """The processor for the code besides the model's parts, with features of all of its family."""
         return baseline(self.triple)
 
 

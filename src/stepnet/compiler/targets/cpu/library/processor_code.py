@@ -74,7 +74,7 @@ INSTRUCTIONS = {
 SAVED = 1, 0, 2, 27
 """The bit that says that xgetbv may be used: leaf, subleaf, register and bit."""
 SAVING = "a system that saves its vector registers"
-"""The text for what is missing where the system does not save the registers that the code uses."""
+"""The text for a missing feature where the system does not save the registers that the code uses."""
 VECTORS, WIDE = 0b110, 0b11100110
 """The bits of xgetbv for registers of 256 and of 512 bits."""
 
@@ -83,7 +83,7 @@ def write_missing(
     module: ir.Module, processor: Processor, name: str, prefix: str, needs: tuple[str, ...]
 ) -> tuple[ir.Function, tuple[str, ...]]:
     """Generates a function that returns 0 if the processor at run time has all of some features, and the
-    system saves its vector registers; else the number of the text for what is missing, from 1 on.
+    system saves its vector registers; else the number of the text for the missing feature, from 1 on.
 
     name: the name of the function. needs: the features, by LLVM's names; those that are not in `BITS` are
     skipped. prefix: put before the names of the functions in `INSTRUCTIONS`, which it calls. Returns the
@@ -95,7 +95,7 @@ def write_missing(
     required = {index: features for index, features in asked.items() if features or index == SAVED[:3]}
 
     def cpuid_register(leaf: int, subleaf: int, register: int) -> ir.Value:
-        """Writes a call of cpuid; returns its result register a, b, c or d, by number 0 to 3."""
+        """Writes a call of cpuid for a leaf and subleaf; returns register a, b, c or d, numbers 0 to 3."""
         arguments = [ir.Constant(I32, leaf), ir.Constant(I32, subleaf), answer]
         code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
         return code.read(I32, code.at(answer, 4 * register), 4)

@@ -51,7 +51,8 @@ class PlanKernel:
     """The compiled code of a plan (which operation runs when). Values are node numbers of the net. functions:
     the names of its functions in the library, by those of the plan. inputs, initial, statics: the values that
     it reads, -1 for zeros. outputs, rows: its results per step and per sequence, -1 for one that is not read.
-    extent: that of its values. is_plain: it has no recurrence, and its values are the steps of one sequence.
+    extent: the extent of its values. is_plain: it has no recurrence, and its values are the steps of one
+    sequence.
     last_only: the outputs are those of the last step. constants: the offset of its constants among the
     weights.
     """
@@ -84,7 +85,9 @@ Step = PlanKernel | AcrossStep
 
 @dataclass
 class Recipe:
-    """The operations of a call in order, and the weights. constants: offsets of values among weights."""
+    """The operations of a call in order, and the weights. constants: the offsets in the weights of constants
+    that operations read as values, by node number.
+    """
 
     steps: list[Step] = field(default_factory=list[Step])
     weights: bytearray = field(default_factory=bytearray)
@@ -232,8 +235,8 @@ def kernel(
 
     model: the model that is built. part: a part of its schedule. compiled: the layout (arguments and
     constants) of the machine code, and the names of its functions. constants: the arrays of values that need
-    no inputs, by node number. processor: that which will run the code. A model with a single plan reads
-    the inputs of the net; a part of several reads the values that the schedule names.
+    no inputs, by node number. processor: the processor that will run the code. A model with a single plan
+    reads the inputs of the net; a part of several reads the values that the schedule names.
     """
     plan, net, (layout, functions) = part.plan, model.net, compiled
     assert plan is not None
@@ -272,8 +275,8 @@ def results_at(results: Sequence[int], indices: Sequence[int]) -> tuple[int, ...
 def pack_constants(constants: Constants, values: Values, processor: Processor) -> Array:
     """Packs the constants of a plan (the operations of a part in their order) into bytes, as its machine code
     reads them. constants: the offset of each, and the arrays or how they are filled from parameters. values:
-    the arrays of these parameters. processor: that which will run the code; weights of products are packed by
-    the host's code.
+    the arrays of these parameters. processor: the processor that will run the code; weights of products are
+    packed by the host's code.
     """
     memory = np.zeros(constants.size, np.uint8)
     for offset, entry in constants.entries:

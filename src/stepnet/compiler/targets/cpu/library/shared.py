@@ -84,7 +84,9 @@ class Shared:
     )
 
     def __post_init__(self) -> None:
-        """Collects the symbols to define, import and export; raises `NetError` for other processors."""
+        """Collects the symbols that the objects define, those to import from the C library, and those to
+        export. Raises `NetError` for objects of other processors.
+        """
         if any(object_file.machine != self.machine for object_file in self.objects):
             raise NetError("the objects of a library are for different processors")
         self.defined = {
@@ -103,7 +105,9 @@ class Shared:
         self.exported = sorted(self.public)
 
     def data(self) -> bytes:
-        """Links the objects to a shared library: joins sections, assigns addresses; returns its bytes."""
+        """Links the object files to a shared library: joins their sections, adds stubs and tables, assigns
+        addresses, and fills these in. Returns the bytes of the file.
+        """
         constants, code = (
             LibrarySection(".rodata", bytearray()),
             LibrarySection(".text", bytearray(), flags=IN_MEMORY | RUN),
@@ -174,7 +178,9 @@ class Shared:
         ], offsets
 
     def fill_symbols(self, table: LibrarySection) -> None:
-        """Fills in the loader's symbol table: an empty row, imported functions, exported functions."""
+        """Fills in the loader's symbol table `table`: an empty row, imported functions without an address,
+        then exported functions with theirs.
+        """
         rows = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
         for offset, name in zip(self.name_offsets, [*self.imported, *self.exported], strict=True):
             where = 0 if name in self.imported else self.address(*self.defined[name])

@@ -36,8 +36,8 @@ def fiber_loop(stage: StageLowering, work: FiberWork) -> FiberLoop:
     """Lowers the work of a phase (between two barriers) on fibers (matrix elements summed to one result, a
     unit) to a loop over groups of units (results of sums).
 
-    Work is ordered by levels, which run in turn: even ones are elementwise work on units, odd ones work on
-    fibers. The loop has a pass (a traversal of the fibers) for each odd level and each length of fibers
+    Work is ordered by levels, which run in turn: even levels are elementwise work on units, odd levels work
+    on fibers. The loop has a pass (a traversal of the fibers) for each odd level and each length of fibers
     there.
     """
     width = group_width(work.fibers, work.units, stage.width)
@@ -120,7 +120,7 @@ def fiber_sum(stage: StageLowering, work: FiberWork, number: int, level: int, gr
 
     A product that only it reads becomes its two factors, for a fused multiply-add.
 
-    level: that of the pass in the order of work, which decides what is in a register.
+    level: the level of the pass in the order of work, which decides what is in a register.
     group: the number of units of a group, whose fibers are worked on together.
     """
     operand = stage.net.nodes[number].inputs[0]
@@ -149,7 +149,9 @@ def unit_nodes(stage: StageLowering, work: FiberWork, level: int, width: int) ->
 
 
 def stores(stage: StageLowering, numbers: list[int]) -> Stores:
-    """Lists the stores of nodes' values: each register with each field that it is stored in."""
+    """Lists the stores of nodes' values: the register of each value, with each field (position in the memory
+    of a row) that it is stored in. numbers: the nodes.
+    """
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
         (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)
@@ -163,7 +165,7 @@ def deep_operand(
     or load.
 
     operand, user: the operand, and the node that reads it.
-    level: that of the pass in the order of work; values that it has computed are in registers.
+    level: the level of the pass in the order of work; values that it has computed are in registers.
     group: the number of units of a group, whose fibers are worked on together.
     """
     root, index = stage.value_at(operand)

@@ -80,7 +80,9 @@ class FiberStorage:
 
     @cached_property
     def index(self) -> Array:
-        """For each element of the matrix, in C order, its position in memory, fiber by fiber."""
+        """For each element of the matrix, in C order, its position in memory. The matrix is stored fiber by
+        fiber; a fiber is the elements that one sum combines.
+        """
         depth, units = self.indices.shape
         index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)

@@ -161,7 +161,10 @@ class CopyLoop:
 
 @dataclass(frozen=True)
 class EncodeLoop:
-    """Encoding of `size` elements of rows as a left side of products. scales: of rows, for int8."""
+    """Encoding of `size` elements of each row as a left side of products.
+
+    scales: for int8, the field of the scale of each row.
+    """
 
     size: int
     source: Operand
@@ -228,7 +231,10 @@ class InnerReduceLoop:
 
 @dataclass(frozen=True)
 class FoldLoop:
-    """Reduction of `size` elements of each inner step to a number; `source` may be its last node."""
+    """Reduction of all `size` elements of each word (step of an inner sequence) to one number.
+
+    The nodes are computed in registers; `source` may be the last of them.
+    """
 
     operation: str
     size: int

@@ -20,7 +20,10 @@ def plan_refusal(plan: Plan) -> str | None:
 
 
 def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
-    """Returns the message for the first operation without machine code. inside: nodes of a step."""
+    """Returns the message for the first node whose operation has no machine code; None if all have.
+
+    inside: whether the nodes are those of a step.
+    """
     for node in nodes:
         if node.operation == "recur" and inside and (reason := refusal(node.recur.body.nodes)):
             return reason

@@ -21,7 +21,10 @@ def reduction(stage: StageLowering, number: int) -> ReduceLoop:
 
 
 def scan(stage: StageLowering, number: int) -> ScanLoop:
-    """Lowers a scan along any axis to a loop, over [before, axis, after] elements."""
+    """Lowers a scan (prefix sums or products) along any axis to a loop.
+
+    Its shape is [before, axis, after]: the numbers of elements before, along and after the axis.
+    """
     node = stage.net.nodes[number]
     source, start = stage.run_of(node.inputs[0])
     axis: int = node.attributes["axis"] % len(node.type.shape)
@@ -44,7 +47,9 @@ def gather(stage: StageLowering, number: int) -> GatherLoop:
 
 
 def concatenation(stage: StageLowering, number: int) -> list[CopyLoop]:
-    """Lowers a concatenation to copies of those operands that are not stored into its field."""
+    """Lowers a concatenation (node `number`) to copies of those operands that are not stored into its field
+    (place in memory) directly.
+    """
     node, inside = stage.net.nodes[number], stage.pieces_inside(number)
     axis: int = node.attributes["axis"] % len(node.type.shape)
     indices = np.arange(node.type.size).reshape(node.type.shape)

@@ -203,7 +203,10 @@ class StageLowering:
         return inside
 
     def in_loop(self, operand: int, root: int, user: int) -> bool:
-        """Tells whether one loop computes nodes `user` and `root`, which it has in registers."""
+        """Tells whether node `user` reads node `root` from registers, because one loop computes both.
+
+        operand: the operand of `user` that is `root` or a view of it.
+        """
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
@@ -289,7 +292,7 @@ class StageLowering:
         return next(field_ for field_ in fields if field_.is_readable)
 
     def field_operand(self, source: Field, indices: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """Returns the cheapest operand that reads elements of a field, `width` at a time."""
+        """Returns the cheapest operand that reads the elements `indices` of a field, `width` at a time."""
         return field_operand(self.constants, source, indices, dtype, width or self.width)
 
     def table(self, indices: np.ndarray) -> int:

@@ -115,7 +115,9 @@ class Tiling:
         return [*without_large, *((first - 1, *rest) for first, *rest in with_large)]
 
     def cost(self, rows: int) -> float:
-        """Estimates the time of rows by the tiles that cover them. Unit: a row of the largest tile."""
+        """Estimates the time of `rows` rows from the cycles of the tiles that cover them, in units of the
+        time of one row of the largest tile of vectors.
+        """
         cycles = [cycles_in_cache(shape, self.gates) for shape in self.shapes]
         total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
         of_vectors = next(index for index, shape in enumerate(self.shapes) if not shape.by_matrix)

@@ -166,6 +166,6 @@ ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced",
 inputs, initial, statics: the arrays of a call.
 final, outputs: its results.
 kept: outputs of all steps that are read after the loop.
-reduced, ended: what the work after the last step reads, and what it computes.
+reduced, ended: the values that the work after the last step reads, and those that it computes.
 offsets: the offsets of inner sequences.
 """

@@ -56,7 +56,10 @@ class Symbol(NamedTuple):
 
 
 class Relocation(NamedTuple):
-    """The address of `symbol` plus `addend` is stored at `offset`, as the processor's `kind` says."""
+    """A relocation: the address of `symbol` plus `addend` is stored at `offset`.
+
+    kind: the type of the relocation, by the processor's numbering.
+    """
 
     offset: int
     kind: int
@@ -114,7 +117,10 @@ def is_loaded(section: SectionHeader) -> bool:
 
 
 def read_symbols(data: bytes, sections: Sequence[SectionHeader]) -> Iterator[Symbol]:
-    """Yields the symbols of an object file in the order by which relocations number them."""
+    """Yields the symbols of an object file in the order by which relocations number them.
+
+    data: the bytes of the file. sections: its table of sections.
+    """
     for table in sections:
         if table.kind == SYMBOLS:
             names = sections[table.link].offset

@@ -25,7 +25,10 @@ class NativeFunction:
 
 
 class BuiltIn(ctypes.Structure):
-    """A function of one argument for Python (`PyMethodDef`). code: the machine code that has it."""
+    """The definition of a function of one argument in Python's interface in C: `PyMethodDef`.
+
+    code: the machine code that has the function.
+    """
 
     code: "MachineCode"
 
@@ -56,7 +59,10 @@ class MachineCode:
     addresses: dict[str, int]
 
     def __init__(self, code: ObjectCode, called: "MachineCode | None" = None) -> None:
-        """Loads object code, by stepnet's loader or else LLVM's. called: other code that it calls."""
+        """Loads object code into executable memory: by stepnet's own loader if possible, else by LLVM.
+
+        called: other machine code whose functions this calls by name.
+        """
         self.object, self.called = code.data, called
         known = symbols() if called is None else {**symbols(), **called.addresses}
         image = Image.of(code.data)

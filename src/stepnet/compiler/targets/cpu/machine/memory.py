@@ -72,7 +72,9 @@ class JointAllocation:
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.array_specs]
 
     def new(self) -> list[Array]:
-        """Allocates the arrays, uninitialised; large ones return to the pool with the last of them."""
+        """Allocates the arrays, uninitialised. If they are large, their memory returns to the pool of memory
+        when the last of them is deleted.
+        """
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
@@ -128,7 +130,9 @@ class Pool:
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """Takes an array of at least `size` bytes from the pool: zeros if `zeroed`, else uninitialised."""
+        """Returns, from the pool of memory, an array of at least `size` bytes, new or reused: zeros if
+        `zeroed`, else uninitialised.
+        """
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()

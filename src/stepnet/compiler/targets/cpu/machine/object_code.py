@@ -80,7 +80,9 @@ def emit_all(texts: Iterable[str], processor: Processor) -> list[bytes]:
     received, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
     def work(thread: int) -> None:
-        """Runs in one of several threads: compiles waiting LLVM texts, the longest first."""
+        """Runs in one of several threads: compiles LLVM texts, the longest that waits first, until none
+        waits. thread: the number of this thread.
+        """
         # A text that LLVM refuses is left to the calling thread, which meets the same error and raises it.
         # So is a text for which memory is short: the calling thread compiles it after all others.
         with suppress(IndexError, RuntimeError, MemoryError):
@@ -165,7 +167,11 @@ DISCARDED: list[Any] = []
 
 
 class LoadedCode:
-    """Owner of code of LLVM; deletion in any thread marks it, to be freed by the next `loaded`."""
+    """Owner of code loaded by LLVM.
+
+    It may be deleted in any thread, at any moment, so deletion only marks the engine: the next call of
+    `loaded` frees it.
+    """
 
     def __init__(self, engine: llvm.ExecutionEngine) -> None:
         """Takes LLVM's execution engine, which keeps the code loaded."""

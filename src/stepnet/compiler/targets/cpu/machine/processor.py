@@ -49,7 +49,7 @@ class Processor:
 
     @property
     def has_half(self) -> bool:
-        """Tells whether the processor converts float16 by instructions; LLVM would call a library."""
+        """Tells whether instructions convert float16, as on all AVX2 and 64-bit Arm, instead of a library."""
         return self.name != "generic" or self.has("neon")
 
     @property
@@ -111,7 +111,7 @@ def available_processors() -> tuple[Processor, ...]:
 
 
 def permitted(processor: Processor, has: Callable[[], bool] = has_permission) -> Processor:
-    """Returns a processor, without AMX if the system does not permit it. has: whether it has AMX."""
+    """Returns a processor, without AMX if the system does not permit AMX. has: tells whether it does."""
     return processor if not processor.has("amx-int8") or has() else without_amx(processor)
 
 
@@ -141,14 +141,16 @@ def up_to(name: str, supported: tuple[Processor, ...]) -> tuple[Processor, ...]:
 
 
 def processor_texts() -> tuple[str, ...]:
-    """Describes the available instruction sets, widest first, and whether STEPNET_CPU chose."""
+    """Describes the available instruction sets for users, widest first, and if STEPNET_CPU chose them."""
     first, *others = map(str, available_processors())
     return f"{first}: {VARIABLE} is {requested()}" if requested() else first, *others
 
 
 @cache
 def supported_processors() -> tuple[Processor, ...]:
-    """Lists the instruction sets that this processor supports, widest first; from disk if possible."""
+    """Lists the instruction sets that this processor supports, widest first. They are read from disk if
+    possible, which avoids loading LLVM.
+    """
     if not store.is_used() or (identity := processor_identity()) is None:
         return run_in_thread(processors_by_llvm)
     key = digest(identity, llvmlite.__version__)

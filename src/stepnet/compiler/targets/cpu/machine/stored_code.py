@@ -60,7 +60,9 @@ def keep(kind: str, form: Serializer, key: tuple[Any, ...], value: Any) -> None:
 
 
 def name_of(kind: str, key: tuple[Any, ...]) -> str | None:
-    """Returns the file name of a stored value, a digest; None if the disk is not used."""
+    """Returns the file name of a stored value, a digest of its kind, its key and the code generator; None if
+    the disk is not used.
+    """
     if not store.is_used():
         return None
     try:
@@ -124,7 +126,9 @@ def compile_with_kernels(
     missing = list[Kernel]()
 
     def to_compile() -> Iterator[Any]:
-        """Yields the LLVM modules of kernels of no model that are not loaded, then those of the caller."""
+        """Yields the LLVM modules of kernels (functions that depend on no model) whose code is not loaded,
+        and then those of the caller, for the compiler.
+        """
         for kernel in kernels:
             if not is_loaded(kernel):
                 missing.append(kernel)

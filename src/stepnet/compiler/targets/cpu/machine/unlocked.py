@@ -19,7 +19,9 @@ from llvmlite.binding import ffi
 
 @cache
 def library() -> Any:
-    """Returns LLVM's library through ctypes, with types declared, to call it without llvmlite's lock."""
+    """Returns LLVM's library through ctypes, so that calls do not take the lock of llvmlite, with the types
+    of the functions that generate code declared.
+    """
     folder = os.path.dirname(ffi.__file__)
     loaded = ctypes.CDLL(os.path.join(folder, ffi.get_library_name()))
     signatures = {

@@ -87,7 +87,7 @@ class Arithmetic:
         return max(-(-terms // width) * width, self.padded(terms)) * bytes_of(self.stored)
 
     def padded(self, terms: int) -> int:
-        """Rounds `terms` up to as many as one instruction multiplies: a word, or 16 of them by matrices."""
+        """Rounds `terms` up to what one instruction multiplies: a word, or 16 words by matrices."""
         together = self.terms * (WORDS if self.by_matrix else 1)
         return -(-terms // together) * together
 
@@ -131,7 +131,7 @@ def arithmetic(weights: str | None, dtype: str, width: int, processor: Processor
 
 
 def unchanged_words(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Returns packed words as they are, in a list: of plain values each word is one."""
+    """Returns a list of the packed words: a word of plain values has one value, so nothing is unpacked."""
     return [words]
 
 
@@ -189,7 +189,7 @@ def multiply_quads(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
 
 
 def split_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Splits words of four int8 into elements 0 and 2, and 1 and 3, as int16, for x86's products."""
+    """Splits words of four int8 into elements 0 and 2, and 1 and 3, as int16, whose pairs x86 multiplies."""
     halves = code.bitcast(words, ir.VectorType(I16, 2 * width_of(words)))
     eight = code.splat(halves.type, 8)
     return [code.ashr(code.shl(halves, eight), eight), code.ashr(halves, eight)]

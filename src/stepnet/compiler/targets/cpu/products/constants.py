@@ -28,7 +28,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class ConstantNode:
-    """Constant node of a plan, of the step's net if `inside`. number, type: its own in that net."""
+    """Constant node of a plan.
+
+    inside: whether it is a node of the step's net, not of the outer net.
+    number, type: its number in that net, and its type.
+    """
 
     inside: bool
     number: int
@@ -191,7 +195,9 @@ class Scaled:
 
     @property
     def bytes(self) -> int:
-        """The bytes of int8 parameters, padded to unit blocks, and of what matrix instructions read."""
+        """The bytes of the parameters in int8, padded to whole unit blocks of `width` columns, and of what
+        instructions for matrices read behind them.
+        """
         return 4 * (self.blocks * self.lines + WORDS - 1) * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], processor: Processor) -> None:

@@ -128,7 +128,9 @@ class BlockSizes:
 
     @property
     def tile(self) -> Tile:
-        """The register tile of most of a contract; its rows are columns of the left that lie together."""
+        """The register tile that computes most of a contract (a sum of outer products). Its rows are columns
+        of the left operand that are packed together, a group.
+        """
         return tiles(self.processor, 1, 3)[0]
 
     @property
@@ -239,7 +241,8 @@ class Contract(ParallelCalls):
         """Makes memory for a sum of outer products in whole groups of left columns and units of right
         columns; None if the result itself has whole ones.
 
-        shape: that of the result, [left columns, right columns]. blocks: the numbers of groups and of units.
+        shape: the shape of the result, [left columns, right columns]. blocks: the numbers of groups and of
+        units.
         """
         padded = blocks[0] * self.sizes.group, blocks[1] * self.sizes.width
         return None if padded == shape else np.zeros(padded, self.sizes.dtype)

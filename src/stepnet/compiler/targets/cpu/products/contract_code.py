@@ -84,7 +84,9 @@ class ContractCode:
         return self.code.inttoptr(self.argument(name), POINTER)
 
     def write(self) -> None:
-        """Writes the function: a loop over pieces of rows, whose sums go to one result or to one each."""
+        """Writes the function's body: a loop over the pieces of rows, which have a result each or one
+        together.
+        """
         code, pieces, zero = self.code, self.pointer("pieces"), self.code.number(0)
         is_own = code.icmp_signed("!=", self.argument("result_stride"), zero)
         with code.loop(self.argument("first_piece"), self.argument("last_piece")) as piece:
@@ -159,7 +161,7 @@ class ContractCode:
             yield self.total_at(row, begin), code.at(result, code.mul(row, stride)), size
 
     def total_at(self, row: ir.Value, offset: ir.Value) -> ir.Value:
-        """Computes a pointer to a sum of products: `offset` bytes after the start of a row of the result."""
+        """Computes a pointer to a sum: `offset` bytes after the start of a row of the result."""
         code = self.code
         return code.at(code.at(self.total, code.mul(row, self.argument("total_stride"))), offset)
 
@@ -222,7 +224,9 @@ class ContractCode:
             code.zero_bytes(packed(number, word), operand.word_bytes)
 
     def packed_columns(self, operand: OperandPacking) -> tuple[ir.Value, ir.Value]:
-        """Computes how many whole blocks of columns of an operand the thread packs, and how many columns."""
+        """Computes the numbers of whole blocks of columns, and of columns, of an operand that the thread
+        packs.
+        """
         code, width = self.code, self.code.number(operand.columns)
         begin, end = self.argument(f"first_{operand.block_name}"), self.argument(f"last_{operand.block_name}")
         columns = code.sub(self.argument(f"{operand.name}_columns"), code.mul(begin, width))
@@ -310,8 +314,8 @@ class ContractCode:
                 self.add_tile(shape, unit, group, inner)
 
     def next_row(self, shape: Tile, unit: ir.Value, group: ir.Value) -> list[Ahead]:
-        """Computes what a tile fetches for the next block of rows, while it multiplies: of one row, the
-        columns that the thread packs. The tiles divide the rows of the block.
+        """Computes the part of the next block of rows that a tile fetches while it multiplies: the columns of
+        one row that the thread packs. The tiles divide the rows of the block.
 
         shape, unit, group: the sizes and the place of the tile, as for `add_tile`.
         """

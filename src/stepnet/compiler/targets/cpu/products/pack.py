@@ -42,8 +42,8 @@ ARGUMENTS = (
 )
 """The 64-bit words that describe one matrix.
 
-count: the number of matrices to pack, of which this is the first; the words of the others follow.
-source, offset: the pointer to what the matrix is a part of, and where it begins in that, in bytes.
+count: the number of matrices to pack: this one, and those whose words follow.
+source, offset: the pointer to the array that the matrix is a part of, and where it begins there, in bytes.
 row_bytes, column_bytes: its strides.
 inner, size: its numbers of rows (k) and of columns.
 packed: the pointer to the packed matrix.
@@ -57,7 +57,7 @@ VECTOR_WORDS = ("count", "into", "source", "offset", "bytes", "adds")
 """The 64-bit words of a row of sums of vectors. The first row of a sum copies a vector, and the others add
 theirs to it, in the order of the net.
 
-count: the number of rows, of which this is the first. into: the pointer to the sum.
+count: the number of rows from this one on. into: the pointer to the sum.
 source, offset: the pointer to a parameter, and where the vector begins in it. bytes: those of the vector.
 adds: 1 to add the vector to the sum, 0 to copy it there.
 """
@@ -67,7 +67,9 @@ Term = tuple[int, int]
 
 
 class Packing:
-    """Packing of a matrix [k, n], one of several gates, in the order in which products read it."""
+    """Packing of a matrix [k, n], as one of several gates, in the order in which products read it. It is
+    prepared for one shape and strides.
+    """
 
     def __init__(
         self,
@@ -124,7 +126,10 @@ class ParameterTask(ParallelCalls):
         parameters: Sequence[int],
         first_rows: Iterable[int],
     ) -> None:
-        """Takes a function and rows for `ParallelCalls`. word: of a parameter. parameters: positions."""
+        """Takes a function and its rows of arguments, as `ParallelCalls` does.
+
+        word: the word of each row with the pointer to a parameter. parameters: the positions of those.
+        """
         super().__init__(function, arguments, first_rows)
         self.word, self.parameters = word, np.array(parameters, np.int64)
 
@@ -133,7 +138,7 @@ class ParameterTask(ParallelCalls):
         self.arguments[:, self.word] = np.array(addresses, np.int64)[self.parameters]
 
     def read_from(self, first: int) -> None:
-        """Lets a prepared call set where parameters begin, from address number `first` on."""
+        """Lets a prepared call set where parameters begin. first: the number of the first one's address."""
         words = range(self.word, self.arguments.size, self.arguments.shape[1])
         self.sources = [*zip(words, (self.parameters + first).tolist(), strict=True)]
 
@@ -141,7 +146,7 @@ class ParameterTask(ParallelCalls):
 def packings_of(packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> ParameterTask:
     """Joins packings of matrices by the same machine code, and divides them among threads if they are large.
 
-    packings: those of matrices with elements.
+    packings: the packings of matrices with elements.
     views: for each packing the position of the parameter, and the offset in bytes of the view in it.
     """
     arguments = np.stack([packing.arguments for packing in packings])
@@ -174,7 +179,9 @@ def kernel(processor: Processor, itemsize: int, width: int, weights: str | None)
 def vector_sums(
     dtype: str, sums: Sequence[tuple[int, int, Sequence[Term]]], processor: Processor
 ) -> ParameterTask:
-    """Prepares sums of vectors of parameters: for each the address, bytes and terms."""
+    """Prepares sums of vectors of parameters of a dtype, such as the biases of a gate: for each the address
+    of the sum, its bytes, and its terms.
+    """
     count = sum(len(terms) for *_, terms in sums)
     rows = [
         (count, into, 0, offset, size, int(number > 0))

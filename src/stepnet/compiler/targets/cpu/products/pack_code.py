@@ -45,7 +45,9 @@ class PackCode:
         self.first = arguments
 
     def write(self) -> None:
-        """Writes the function that reorders matrices for products, a loop over them."""
+        """Writes the code of the function that packs matrices (reorders them as products read them): a loop
+        over the matrices; their number is among the arguments.
+        """
         code = self.code
         count = code.read(I64, code.at(self.first, 8 * ARGUMENT_INDEX["count"]), 8)
         with code.loop(code.number(0), count) as matrix:

@@ -24,7 +24,7 @@ LEAST, MOST = 2**23, 2**28
 most of the third.
 """
 HELD = 0.85
-"""A cache holds what is read at this fraction of its rate, and loses some of what is twice as large."""
+"""A buffer read at this fraction of the best rate lies in a cache, which is taken as twice as large."""
 PIECE, TURNS = 2**21, 7
 """Buffers are read in pieces of so many bytes, so often."""
 CHAIN, CHAINS = 2**18, 20
@@ -47,14 +47,19 @@ class FarReads:
 
     @classmethod
     def of(cls, rates: Mapping[int, float], cache: int) -> "FarReads":
-        """Finds the rates of buffers of a cache's size. cache: the bytes of the last cache, at most."""
+        """Finds the rates among those of buffers, by their size. cache: the bytes of the last cache as the
+        system says, which are never exceeded.
+        """
         near, far = max(rates.values()), min(rates.values())
         held = [size for size, rate in rates.items() if rate >= HELD * near]
         return cls(min(cache, 2 * max(held)), near, far)
 
 
 def far_reads(processor: Processor, cache: int) -> FarReads:
-    """Measures the rates of reading from the last cache, of the size `cache`, and from memory."""
+    """Measures the rates of reading from the last cache and from memory.
+
+    processor: the instruction set of the machine code. cache: the size of the cache that the system reports.
+    """
     most = min(MOST, max(2 * LEAST, 4 * cache))
     buffer, rates = aligned(most), dict[int, float]()
     buffer[:] = 1  # memory that was never written is one page of zeros

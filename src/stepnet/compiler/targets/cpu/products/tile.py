@@ -110,7 +110,9 @@ class FetchList:
     begin: ir.Value
 
     def fetch(self, code: Code, first: ir.Value, count: int) -> None:
-        """Writes the prefetches of `count` packed words of k, from `first` to the end of the list."""
+        """Writes the prefetches that belong to `count` packed words of k, from word `first` on; none are run
+        once the list is at its end.
+        """
         each = min(self.entries, -(-self.entries * count // self.words))
         turns, word = -(-self.entries // each), code.add(self.begin, first)
         with code.when(code.icmp_signed("<", word, code.number(turns * count))):
@@ -170,7 +172,9 @@ def accumulate(
         return code.carry(0, inner, flat, partial(own.summed, step), step=step, runs=True)
 
     def piece(number: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
-        """Writes the products of one range of the left operand; returns the new sums after `flat`."""
+        """Writes the products of one range of the left operand's elements that lie together (such as a step
+        of a window); returns the new sums. flat: the sums before.
+        """
         assert isinstance(inner, int)
         done = code.mul(number, code.number(inner))
         weights = code.at(packed, code.mul(done, code.number(line_bytes)))
@@ -279,7 +283,9 @@ class TileIteration:
         )
 
     def spread(self, pointer: ir.Value) -> list[ir.Value]:
-        """Loads the elements of the left operand for a packed word, each broadcast to a vector."""
+        """Loads the elements of the left operand for a packed word (one or more elements of the summed axis
+        k) from a pointer on, each broadcast to a vector.
+        """
         code, itemsize = self.code, bytes_of(self.kind.number)
         pointers = (code.at(pointer, vector * itemsize) for vector in range(self.kind.vectors_per_word))
         return [

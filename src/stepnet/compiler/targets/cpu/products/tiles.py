@@ -210,8 +210,8 @@ def cycles_in_cache(tile: Tile, gates: int) -> float:
 
 @lru_cache(maxsize=1024)
 def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
-    """Returns how many tiles of each shape (rows x vectors of columns, in registers) together compute at
-    least `rows` rows of a matrix product in the fewest cycles.
+    """Returns the number of tiles of each shape (rows x vectors of columns, in registers) that together
+    compute at least `rows` rows of a matrix product in the fewest cycles.
 
     gates, vector_bytes: the products per unit, and the bytes of a vector of parameters.
     """

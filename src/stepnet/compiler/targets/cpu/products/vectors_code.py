@@ -9,7 +9,9 @@ from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code, load_v
 
 
 def write_vectors(processor: Processor, dtype: str) -> ir.Module:
-    """Generates the LLVM module of `vectors`, which copies and adds vectors of a dtype."""
+    """Generates the LLVM module of the function `vectors`, which copies and adds vectors of a dtype: a loop
+    over the rows of its argument.
+    """
     module = ir.Module("vectors")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "vectors")

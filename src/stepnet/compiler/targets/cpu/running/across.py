@@ -128,16 +128,17 @@ def across_code(processor: Processor, name: str, dtype: str) -> NativeFunction:
     """Returns the machine code of an operation across extents (from sequences to their steps, or back),
     compiled once.
 
-    name: such as "repeat", "last", "sum" or "windows". dtype: that of the numbers; "" if values are only
+    name: such as "repeat", "last", "sum" or "windows". dtype: the dtype of the numbers; "" if values are only
         copied.
     """
     return machine_code("running.across", processor, name, dtype).function("across", ctypes.c_int64)
 
 
 def shares(offsets: Array, count: int) -> list[int]:
-    """Divides sequences among at most `count` threads; returns the first sequence of each.
+    """Divides sequences among at most `count` threads, so that each has about as many steps; returns the
+    first sequence of each thread.
 
-    offsets: where the sequences begin and end, of which each thread has about as many steps.
+    offsets: where the sequences begin and end.
 
     >>> shares(np.array([0, 4, 5, 9, 10]), 2)
     [0, 2]
@@ -150,8 +151,8 @@ def task_of(across: Across, positions: Sequence[Positions], processor: Processor
     """Makes the task of an operation across extents, such as a sum over the steps of each sequence: its
     machine code with argument words, to be run in a call.
 
-    positions: where the sequences lie, for each extent that the operation reads or makes. processor: that
-    which runs the code.
+    positions: where the sequences lie, for each extent that the operation reads or makes. processor: the
+    processor that runs the code.
     """
     if across.body is not None:
         return late_import("running.pairs").PairsTask(across, positions, processor)
@@ -208,7 +209,7 @@ class AcrossTask(BetweenTask):
         windows or copies of many steps among threads.
 
         positions, made: where the steps of the sequences lie that are read, and those of the result.
-        processor: that which runs it.
+        processor: the processor that runs it.
 
         Raises `InputError` for more results than windows of these steps can have, and for sequences with
         fewer steps than reflection reads.

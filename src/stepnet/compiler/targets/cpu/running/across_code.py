@@ -20,7 +20,7 @@ def write_across(processor: Processor, name: str, dtype: str) -> ir.Module:
     """Generates the LLVM module of the function `across`, which repeats values over the steps of sequences,
     reduces over the steps, copies or adds windows of them, or puts copies of them at the ends of sequences.
 
-    name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
+    name: such as "repeat", "last" or "sum". dtype: the dtype of the numbers; "" if values are only copied.
     """
     module = ir.Module("across")
     module.triple = ""
@@ -35,7 +35,7 @@ def across_function(
     or back); returns it. It takes a pointer to its arguments, listed in `WORDS`, which point to the operand,
     the result and the tables of the sequences. It returns 0, which says that the task is done.
 
-    name: such as "repeat", "last" or "sum". dtype: that of the numbers; "" if values are only copied.
+    name: such as "repeat", "last" or "sum". dtype: the dtype of the numbers; "" if values are only copied.
     from_zero: whether a sum begins at zero and adds one value after the other, as the machine code of steps
         does. Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
     symbol: the name of the function, which only the module calls; by default made of the others.
@@ -167,7 +167,7 @@ class ReductionCode(CopyCode):
 
     def __init__(self, code: Code, arguments: Sequence[ir.Value], dtype: str, from_zero: bool) -> None:
         """Takes the builder of a function, and the values of the function's argument words, in the order of
-        `WORDS`. dtype: that of the numbers. from_zero: whether sums begin with zero, not with the first
+        `WORDS`. dtype: the dtype of the numbers. from_zero: whether sums begin with zero, not with the first
         value.
         """
         super().__init__(code, arguments)
@@ -270,7 +270,7 @@ class WindowCode(CopyCode):
 
     def __init__(self, code: Code, arguments: Sequence[ir.Value], dtype: str) -> None:
         """Takes the builder of a function, and the values of the function's argument words, in the order of
-        `WORDS`. dtype: that of the numbers that are added; "" for copies.
+        `WORDS`. dtype: the dtype of the numbers that are added; "" for copies.
         """
         super().__init__(code, arguments)
         self.dtype = dtype
@@ -298,7 +298,7 @@ class WindowCode(CopyCode):
                     write(made, begin, length, code.sub(code.mul(step, self.stride), before))
 
     def steps_before(self, steps: ir.Value) -> ir.Value:
-        """Writes how many zeros are ahead of a sequence, so that its first window begins there; returns it.
+        """Writes the number of zeros ahead of a sequence, so that its first window begins there; returns it.
         The number is fixed, or, for windows with as many results as steps / stride ("same"), half of the
         zeros that these need in all. steps: the number of steps of the sequence.
         """
@@ -422,7 +422,7 @@ def pairwise_sum(
     NumPy's order, so that the sum has the same bits; returns it. stride: the bytes from one number to the
     next.
 
-    dtype: that of the numbers. width: the number of columns that are added side by side.
+    dtype: the dtype of the numbers. width: the number of columns that are added side by side.
     made: the dtype in which they are added; None for their own.
 
     Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves as NumPy's

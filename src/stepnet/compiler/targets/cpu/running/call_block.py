@@ -180,9 +180,8 @@ class CallBlock:
         return TensorBlock(block, reader, records, len(places.tensors.places))
 
     def go_on(self, result: int) -> bool:
-        """Runs what is left of a call after a pause, and reports its progress. Returns False if nothing was
-        run; raises `IndexOutsideError` if an index is outside its table. result: that of the machine code so
-        far.
+        """Runs the rest of a call after a pause, and reports its progress. Returns False if nothing was run;
+        raises `IndexOutsideError` if an index is outside its table. result: that of the machine code so far.
         """
         if result == NO_ARRAY:
             return False
@@ -258,8 +257,8 @@ class ThreadedBlock(CallBlock):
 class TensorBlock(NamedTuple):
     """A prepared call on the memory of tensors.
 
-    block: the call. reader: reads the tensors. records: those of all values. own: the number of the values
-    that lie in tensors; others follow them.
+    block: the call. reader: reads the tensors. records: the records of all values. own: the number of the
+    values that lie in tensors; others follow them.
     """
 
     block: CallBlock

@@ -32,11 +32,11 @@ of zeros have no number; their key is ("unread" or "zeros", kernel, position).
 class Keys(NamedTuple):
     """The keys of a kernel's arrays by kind: numbers of values, by which kernels of a chain share arrays.
 
-    of_kind: those of the "inputs", "initial" memories, "statics" and "outputs", the results per sequence
+    of_kind: the keys of the "inputs", "initial" memories, "statics" and "outputs", the results per sequence
         ("rows") and of all rows ("totals"), and the "hidden" arrays of the work after the loop.
     final, others: the final memories and further arrays that the machine code of the loop writes.
     nodes: all arrays of the work after the loop, by node of the net.
-    of_functions: those of them that functions of totals read and write.
+    of_functions: the arrays among `nodes` that functions of totals read and write.
     """
 
     of_kind: Mapping[str, tuple[Key, ...]]

@@ -336,7 +336,7 @@ def shared_of(
 
 
 def longest_along(axis: str, rows: int) -> int:
-    """Returns how many steps a sequence has at most along an axis, in a call whose lengths are arguments.
+    """Returns the most steps of a sequence along an axis, in a call whose lengths are arguments.
     rows: the largest number of sequences, which along the axis of rows are one, with a step for each.
     """
     if (axis,) == ROWS:

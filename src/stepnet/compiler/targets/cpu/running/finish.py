@@ -89,8 +89,8 @@ class Finish:
 
 
 class FunctionsTask(ParallelCalls):
-    """Machine code of the functions of totals of a plan, with its argument words: those of a call, of which
-    few are read, and the pointers of the totals that it reads and writes.
+    """Machine code of the functions of totals of a plan, with its argument words: the words of a call, few of
+    which it reads, and the pointers of the totals that it reads and writes.
     """
 
     first_array = len(WORDS)

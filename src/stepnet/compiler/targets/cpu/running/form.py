@@ -28,8 +28,8 @@ class CallArrays(NamedTuple):
     record: the buffer for values computed once per sequence; None if there are none.
     batch: the number of sequences.
     nodes: the arrays that the work after the loop reads and writes, by node of the net.
-    of_functions: those of them that functions of totals read and write.
-    hidden: the buffer of those of them that are not returned; None if there is no such work.
+    of_functions: the arrays among `nodes` that functions of totals read and write.
+    hidden: the buffer of the arrays among `nodes` that are not returned; None if there is no such work.
     """
 
     in_order: list[Array | None]
@@ -146,7 +146,7 @@ class CallForm:
         return [self.cleared(output) for output in self.others.new()]
 
     def output(self, rows: RowAllocator) -> NewArray:
-        """Returns what allocates an output's array: zeros if no step writes some of its rows."""
+        """Returns the new array of an output, to be allocated: zeros if no step writes some of its rows."""
         return NewArray(rows.spec(self.count), not self.whole)
 
     def cleared(self, output: Array) -> Array:

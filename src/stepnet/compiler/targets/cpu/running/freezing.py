@@ -127,7 +127,7 @@ class Data:
             self.known.append((address, address + max(1, array.nbytes), self.append(array), False))
 
     def reserve(self, array: Array) -> None:
-        """Reserves scratch memory in the place of an array, of which no call reads what it did not write."""
+        """Reserves scratch memory for an array whose contents every call writes before it reads them."""
         address = pointer(array)
         self.known.append((address, address + array.nbytes, self.scratch, True))
         self.scratch += whole_lines(array.nbytes + LINE)
@@ -213,8 +213,8 @@ class Freezing:
         lies there to the data. Notes the words that differ: with the address of the array that is given, of
         results, and of functions of the system.
 
-        run: the kernel that ran. begin: the offset of its words. places: those of the results of the call, by
-        their addresses and sizes.
+        run: the kernel that ran. begin: the offset of its words. places: the places of the results of the
+        call, by their addresses and sizes.
         """
         own, addresses = run.space.words[0], dict[int, int]()
         results = [array for kind in run.arrays.results for array in kind]
@@ -261,8 +261,8 @@ class Freezing:
         return bytes(code), [entries[id(plan)] for plan in plans]
 
     def joined(self, code: bytearray, own: bytes, functions: Mapping[str, int]) -> dict[str, int]:
-        """Appends object code to the code; returns the offsets of its functions. functions: those of others
-        that it calls.
+        """Appends object code to the code; returns the offsets of its functions. functions: the functions of
+        other code that it calls.
         """
         image = Image.of(own)
         if image is None:

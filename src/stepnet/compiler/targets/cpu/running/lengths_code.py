@@ -183,9 +183,11 @@ def entry(code: WordCode, table: ir.Value, number: ir.Value, size: int) -> list[
 
 def write_share(code: WordCode, words: list[ir.Value], laid: ir.Value, lanes: ir.Value) -> None:
     """Writes code that gives a thread every n-th of the lanes (slots that run one sequence after another),
-    with tables of their own. words: the words of the thread's share, as in `SHARE`: its number, the number of
-    threads, and the addresses of the tables. laid: the pointer to the table of all lanes. lanes: the number
-    of these, of which the last ones may have no sequence.
+    with tables of their own.
+
+    words: the words of the thread's share, as in `SHARE`: its number, the number of threads, the addresses
+        of the tables.
+    laid: the pointer to the table of all lanes. lanes: their number; the last may have no sequence.
     """
     thread, threads, *tables = words
     orders, firsts, steps = (code.inttoptr(table, POINTER) for table in tables)

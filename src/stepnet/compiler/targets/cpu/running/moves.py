@@ -23,8 +23,8 @@ PIECE = ("source", "result", "bytes")
 
 
 def pieces_of(read: Array, written: Array, bytes_: int, read_stride: int = 0, stride: int = 0) -> Array:
-    """Makes the table of what a move of rows copies, piece by piece. Rows that follow one another in both
-    arrays are one piece.
+    """Makes the table of the pieces of memory that a move of rows copies. Rows that follow one another in
+    both arrays are one piece.
 
     read, written: the index of each row in the source, and in the result. bytes_: the size of a row.
     read_stride, stride: the bytes from row to row in the source, and in the result; 0 for `bytes_`.

@@ -88,7 +88,7 @@ class NewTable(NamedTuple):
     """Table of the arrays that machine code allocates.
 
     given: the number of objects in a list behind which it adds them. words: `NEW` for each.
-    held: what the words point to.
+    held: the objects that the words point to.
     """
 
     given: int

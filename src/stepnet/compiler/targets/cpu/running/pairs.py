@@ -64,7 +64,7 @@ def computed(
     """Computes operations at pairs of steps, such as attention, and returns the result in a new array.
 
     operands: the arrays that the operations read. positions: where the queries and the keys of the sequences
-    lie, and the pairs of each query. processor: that which runs the code.
+    lie, and the pairs of each query. processor: the processor that runs the code.
     """
     task = PairsTask(across, positions, processor)
     made = task.result_of(*operands)
@@ -80,7 +80,7 @@ class PairsTask(BetweenTask):
         but for the pointers of the values, and allocates its scratch memory.
 
         positions: where the queries and the keys of the sequences lie, and the pairs of each query.
-        processor: that which runs it.
+        processor: the processor that runs it.
         """
         assert across.body is not None
         queries, keys, pairs = positions

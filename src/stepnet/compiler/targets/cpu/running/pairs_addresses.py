@@ -73,7 +73,7 @@ class PairsAddresses:
         return code.add(tile.row, code.smaller(code.number(row), code.sub(tile.rows, code.number(1))))
 
     def blocks(self, columns: ir.Value) -> ir.Value:
-        """Writes how many vectors hold a number of columns (the keys of a query); returns it."""
+        """Writes the number of vectors that hold a number of columns (the keys of a query); returns it."""
         code, width = self.code, self.form.width
         return code.sdiv(code.add(columns, code.number(width - 1)), code.number(width))
 

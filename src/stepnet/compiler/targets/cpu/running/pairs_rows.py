@@ -86,8 +86,8 @@ class RowsCode:
                 self.numbers[number] = self.computed(node, self.numbers)
 
     def is_read_as_number(self, number: int) -> bool:
-        """Tells whether an input, of which each row has one number, is read by an elementwise operation or
-        repeated for all columns, and not only as an operand of products. number: the node of the input.
+        """Tells whether an input of one number per row is read by an elementwise operation or repeated for
+        all columns, and not only as an operand of products. number: the node of the input.
         """
         return any(
             number in node.inputs and (is_elementwise(node) or node.operation == "expand")

@@ -111,7 +111,7 @@ class ScheduleBlock:
 
         writer: adds the tasks; a result that NumPy computes after the run (`writer.late`) needs none. array:
             its value. packing: where the caller has its steps. place: its position among the results.
-        index: that of its new array among those of a run.
+        index: the index of its new array among those of a run.
         """
         if any(array is late for late in writer.late):
             return Result(maker_of((array.shape, array.dtype)), late=array)

@@ -29,11 +29,11 @@ def write_sums(processor: Processor, dtype: str, how: str) -> ir.Module:
 
 
 class SumsCode:
-    """Writer of the code that combines each row of a sequence with what the sequence has so far."""
+    """Writer of the code that combines each row of a sequence with the sequence's result so far."""
 
     def __init__(self, code: Code, dtype: str, how: str, words: ir.Value) -> None:
-        """Writes loads of the function's arguments from memory. words: the pointer to them. dtype: that of
-        the rows. how: the reduction, "sum", "mean", "max" or "pairwise".
+        """Writes loads of the function's arguments from memory. words: the pointer to them. dtype: the dtype
+        of the rows. how: the reduction, "sum", "mean", "max" or "pairwise".
         """
         self.code, self.dtype, self.how, self.itemsize = code, dtype, how, np.dtype(dtype).itemsize
         self.width = code.processor.vector_bytes // self.itemsize

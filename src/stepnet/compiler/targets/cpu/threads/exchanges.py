@@ -1,4 +1,4 @@
-"""Measurement of what it costs two threads to wait for each other and to exchange values.
+"""Measurement of the time in which two threads wait for each other and exchange values.
 
     thread 0      thread 1
     writes        writes       its own cache lines of a buffer
@@ -54,7 +54,9 @@ class Rounds:
     """Rounds in which two threads exchange `lines` cache lines each, ready to run."""
 
     def __init__(self, processor: Processor, rounds: int, lines: int) -> None:
-        """Allocates the buffers and the arguments of both threads. processor: that of the machine code."""
+        """Allocates the buffers and the arguments of both threads. processor: the processor of the machine
+        code.
+        """
         function = machine_code("threads.exchanges", processor).function("exchanges", ctypes.c_int64)
         shared, buffers = aligned(2 * LINE), [aligned(2 * MANY * LINE) for _ in range(2)]
         begin = pointer(shared)
@@ -66,7 +68,7 @@ class Rounds:
         self.group = TaskGroup(WORKER_POOL, tasks, shared[:LINE].view(np.int64))
 
     def run(self) -> int:
-        """Runs all rounds; returns the sum of what the first thread has read in the last one."""
+        """Runs all rounds; returns the sum of the values that the first thread has read in the last round."""
         WORKER_POOL.run(self.group)
         return int(self.held[-1][0, WORDS.index("sum")])
 

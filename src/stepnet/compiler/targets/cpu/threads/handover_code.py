@@ -385,7 +385,9 @@ def write_start_shared(module: ir.Module, processor: Processor, withdraw: ir.Fun
     code.store(code.number(1), cell)
 
     def settle(slot: ir.Value, worker: ir.Value) -> None:
-        """Writes code that takes a task back if its worker has not begun it in time, or gives it a number."""
+        """Writes code that takes task number `slot` back if its worker (a waiting thread) has not begun it in
+        time, and otherwise gives the thread its number.
+        """
         state = code.call(withdraw, [code.at(worker, BEGIN), fields.field("patience")])
         is_withdrawn = code.icmp_signed("==", state, code.number(SENT))
         with code.when(is_withdrawn):

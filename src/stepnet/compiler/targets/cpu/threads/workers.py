@@ -120,7 +120,7 @@ class Worker:
         return self._state[BEGIN // 8] == ASLEEP
 
     def wake(self) -> None:
-        """Wakes the worker if it sleeps, on another processor if possible; it then spins for a while."""
+        """Wakes the worker, if possible on another processor than the caller's; it then spins for a while."""
         self.exclude_current_processor()
         self._signals.wake.call(self.address + BEGIN)
 
@@ -130,7 +130,10 @@ Task = tuple[NativeFunction, int]
 
 
 class TaskGroup:
-    """Tasks that threads run at the same time, repeatedly. function, address: the code, its argument."""
+    """Tasks of machine code that threads run at the same time; they may be run repeatedly.
+
+    function, address: the machine code that runs all tasks, and its argument.
+    """
 
     def __init__(
         self,
@@ -177,19 +180,23 @@ class TaskGroup:
         self.limit()
 
     def limit(self) -> None:
-        """Sets how many threads the next run of the machine code may use: fewer soon after some were late."""
+        """Sets the number of threads of the next run: fewer soon after some were late."""
         lateness, most = self.pool.lateness, self.max_threads
         self._view[MOST] = lateness.thread_limit(most) if lateness.was_late else most
 
     def lead(self) -> bool:
-        """Runs every task; returns whether some have paused. Notes late threads, to use fewer later."""
+        """Runs every task on the available threads; returns whether tasks have paused and must go on. Notes
+        threads that were late, so that later runs use fewer.
+        """
         self.limit()
         is_paused = bool(self.function.call(self.address))
         self.note()
         return is_paused
 
     def note(self) -> None:
-        """Records which threads were late in the latest run, so that later runs use fewer of them."""
+        """Records which threads were late in the latest run of the machine code (began late, or let others
+        wait), so that later runs use fewer threads.
+        """
         lateness, fields = self.pool.lateness, self._view
         if self._progress_view is None:
             self._worked += fields[WORKED]
@@ -223,11 +230,13 @@ class Lateness:
         self.was_late = False  # whether any thread was ever late
 
     def thread_limit(self, count: int) -> int:
-        """Returns how many threads, at most `count`, may share a call: fewer soon after some were late."""
+        """Returns the number of threads, at most `count`, for a call: fewer soon after some were late."""
         return count if time.monotonic() >= self._until else min(count, self._limit)
 
     def limit_threads(self, limit: int) -> None:
-        """Limits calls to `limit` threads for a while, twice as long as last time if that was just now."""
+        """Limits calls to `limit` threads for a while, as others were late; twice as long if just limited
+        before.
+        """
         self.was_late = Lateness.ever = True
         now = time.monotonic()
         is_repeated = now < self._until + self._seconds
@@ -261,7 +270,9 @@ class WorkerPool:
         self.lateness = Lateness()
 
     def join(self, worker: Worker) -> None:
-        """Adds a worker, in its own thread, at the front of the pool's list, from which tasks take them."""
+        """Adds a worker at the front of the list of the pool's workers, from which tasks take them. It is
+        called in the worker's own thread.
+        """
         with self._joining:
             del self._starting[:1]
             worker.set_next(int(self.list_head[0]))
@@ -317,7 +328,9 @@ class WorkerPool:
         return None if lateness.was_late else seconds
 
     def make_ready(self, count: int) -> None:
-        """Starts threads up to `count` workers, and lets sleeping ones wake on other processors."""
+        """Starts threads until there are `count` workers (threads that wait for tasks), and lets those that
+        sleep wake on other processors than the caller's.
+        """
         if len(self.workers) < count:
             self.grow(count)
         for worker in self.workers[-count:]:
@@ -325,7 +338,9 @@ class WorkerPool:
                 worker.exclude_current_processor()
 
     def grow(self, count: int) -> None:
-        """Starts threads up to `count` workers; if the system refuses, none is started for a while."""
+        """Starts threads until there are `count` workers. If the system refuses, calls run with fewer, and
+        no other is started for a while.
+        """
         now = time.monotonic()
         if now - self._refused < REFUSED:
             return

@@ -117,7 +117,7 @@ class Code(LineBuilder):
         return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs))
 
     def mul(self, lhs: Any, rhs: Any, name: str = "") -> Any:
-        """Writes the product of two integers, unless this basic block has it; none by 1 or of 0."""
+        """Writes and returns the product of two integers; no code by 1, of 0, or if this block has it."""
         if rhs is integer(1) or lhs is integer(0):
             return lhs
         return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs))
@@ -148,9 +148,8 @@ class Code(LineBuilder):
         return self.shuffle_vector(value, undefined(value.type), lane_indices(first, count))
 
     def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
-        """Writes code for a masked vector: of each `width` consecutive elements, the first `count` are those
-        of `value`, and the rest, which are padding, those of `others`. So padding does not affect a
-        reduction.
+        """Writes code for a masked vector: of each `width` consecutive elements, the first `count` come from
+        `value`, and the rest, which are padding, from `others`. So padding does not affect a reduction.
         """
         lanes = [ir.Constant(I1, int(lane % width < count)) for lane in range(width_of(value))]
         mask = ir.Constant(ir.VectorType(I1, len(lanes)), lanes) if len(lanes) > 1 else lanes[0]
@@ -236,7 +235,7 @@ class Code(LineBuilder):
         self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
 
     def prefetch(self, pointer: ir.Value, is_written: bool = False, level: int = 1) -> None:
-        """Writes a prefetch of a cache line into cache `level`, 1 or 2. is_written: whether it will be."""
+        """Writes a prefetch of a cache line into cache `level`, 1 or 2; for a later write if `is_written`."""
         hints = (ir.Constant(I32, hint) for hint in (int(is_written), 4 - level, 1))
         self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
@@ -319,7 +318,10 @@ class Code(LineBuilder):
 
     @contextmanager
     def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
-        """Writes a loop around the code inside the `with`. holds: writes its condition, a bool."""
+        """Writes a loop around the code inside the `with`, as long as a condition is true.
+
+        holds: writes the condition, and returns it as a bool.
+        """
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         self.branch(head)
         self.position_at_end(head)
@@ -390,7 +392,9 @@ def is_single(type_: ir.Type) -> bool:
 
 
 def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
-    """Writes a load of `width` contiguous numbers. align: the alignment of the pointer in bytes."""
+    """Writes a load of `width` contiguous numbers of a dtype into a register; bool is a byte in memory.
+    align: the alignment of the pointer in bytes.
+    """
     element = MEMORY_TYPES[dtype]
     value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
     if dtype != "bool":
@@ -399,7 +403,9 @@ def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: in
 
 
 def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
-    """Writes a store of contiguous numbers. align: the alignment of the pointer in bytes."""
+    """Writes a store of a register as contiguous numbers of a dtype; a bool becomes a byte in memory. align:
+    the bytes to which the pointer is known to be aligned.
+    """
     if dtype == "bool":
         width = width_of(value)
         value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))

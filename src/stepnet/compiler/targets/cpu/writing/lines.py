@@ -23,7 +23,10 @@ I1 = ir.IntType(1)
 
 
 class Line(ir.Value):
-    """Instruction as a line of LLVM's text. typed: its result as an operand with its type."""
+    """Instruction as a line of LLVM's text, with its result as a value.
+
+    typed: the LLVM text of the result as an operand with its type.
+    """
 
     def __init__(self, type_: ir.Type, reference: str, text: str) -> None:
         """Takes the type of the result, its name in the text, and the line."""
@@ -40,7 +43,10 @@ class Line(ir.Value):
 
 
 class Phi(Line):
-    """Phi node as a line, to which values are added until the text is made. parent: its block."""
+    """Phi node as a line of text, to which values are added until the text is complete.
+
+    parent: the block in which it stands.
+    """
 
     parent: ir.Block
 
@@ -90,14 +96,18 @@ class LineBuilder(ir.IRBuilder):
         self.numbers = count()
 
     def line(self, type_: ir.Type, text: str) -> Any:
-        """Writes an instruction in LLVM's language, without its result's name; returns the result."""
+        """Writes an instruction; returns its result. type_: the type of the result. text: the instruction in
+        LLVM's language, without the name of the result.
+        """
         reference = f"%v{next(self.numbers)}"
         new_line = Line(type_, reference, f"{reference} = {text}")
         self._insert(new_line)
         return new_line
 
     def phi(self, typ: ir.Type, name: str = "", flags: Sequence[str] = ()) -> Any:
-        """Writes a phi node; `add_incoming` of it adds the value for one basic block of origin."""
+        """Writes a phi node, whose value depends on the basic block that control comes from; `add_incoming`
+        of the result adds the value for one.
+        """
         reference = f"%v{next(self.numbers)}"
         new_phi = Phi(typ, reference, f"{reference} = phi {typ}")
         new_phi.parent = self.block
@@ -109,7 +119,9 @@ class LineBuilder(ir.IRBuilder):
         self._insert(Line(ir.VoidType(), "", text))
 
     def compare(self, sign: str, comparison: str, lhs: ir.Value, rhs: ir.Value) -> Any:
-        """Writes a comparison of integers, as "<=". sign: "s" or "u", signed or unsigned."""
+        """Writes a comparison of integers, scalar or vector; returns the bools. sign: "s" or "u", for signed
+        or unsigned ones. comparison: the operator, such as "<=".
+        """
         name = COMPARISONS[comparison]
         words = name if name in ("eq", "ne") else sign + name
         kind = lhs.type

@@ -100,7 +100,9 @@ DOUBLE = FloatPrecision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7,
 
 
 def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
-    """Writes e^x, or e^(x + low) of a number in two parts; x is limited to where the result changes."""
+    """Writes code for e^x of each element; with `low`, for e^(x + low), where x + low is one number of more
+    bits. x is limited to the range in which the result changes.
+    """
     precision = precision_of(x.type)
     limited = clamped(code, x, precision.exp_first, precision.exp_last)
     # 2^n is applied in two factors, because it may itself be out of range; only the second product rounds.
@@ -193,7 +195,9 @@ def log1p(code: Code, x: ir.Value) -> ir.Value:
 
 
 def erf(code: Code, x: ir.Value) -> ir.Value:
-    """Writes erf: x + x p(x²) near zero, else 1 - e^(-x²) p(t), t = (|x| - 4.5) / (|x| + 2.5)."""
+    """Writes code for the error function of each element: x + x p(x²) near zero, else 1 - e^(-x²) p(t) with
+    another polynomial p and t = (|x| - 4.5) / (|x| + 2.5).
+    """
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, ERF_LAST)
     square = code.fmul(size, size)
@@ -270,7 +274,9 @@ def has_masks(code: Code) -> bool:
 
 
 def scaled_expm1(code: Code, reduced: Reduced, scale: int) -> ir.Value:
-    """Writes (e^(scale r) - 1) / scale = r + r² q(r) / scale of a reduced argument r (`exp_tail`)."""
+    """Writes code for (e^(scale r) - 1) / scale of a reduced argument r, without cancellation: r + r² q(r) /
+    scale, with the polynomial q of `exp_tail`.
+    """
     r = reduced.r
     precision = precision_of(r.type)
     terms = [term / scale for term in exp_tail(precision, scale)]
@@ -406,14 +412,16 @@ def coth_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def log_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p in 2 atanh(s) = 2 s + s³ p(s²), |s| <= 0.172, for a precision."""
+    """Returns the coefficients of p in 2 atanh(s) = 2 s + s³ p(s²), |s| <= 0.172, of `precision`'s degree."""
     series = [Fraction(2, 2 * k + 3) for k in range(precision.log_degree + 8)]
     return economised_even(series, Fraction(172, 1000), precision.log_degree - 1)
 
 
 @cache
 def erf_series(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p in erf(x) = x + x p(x²), |x| <= `ERF_MIDDLE` (1), for a precision."""
+    """Returns the coefficients of the polynomial p where erf(x) = x + x p(x²), for |x| up to `ERF_MIDDLE`
+    (1). precision: has the degree of p, by floating-point type.
+    """
     series = [
         TWO_OVER_ROOT_PI * Fraction((-1) ** k, factorial(k) * (2 * k + 1))
         for k in range(precision.erf_degree + 12)
@@ -424,7 +432,9 @@ def erf_series(precision: FloatPrecision) -> list[Fraction]:
 
 @cache
 def erfc_polynomial(precision: FloatPrecision) -> list[Fraction]:
-    """Returns the coefficients of p in exp(x²) erfc(x) = p(t), t = (x - 4.5) / (x + 2.5)."""
+    """Returns the coefficients of the polynomial p where exp(x²) erfc(x) = p(t), t = (x - 4.5) / (x + 2.5),
+    from as many terms of `ERFC_TAIL` as the precision needs.
+    """
     coefficients = ERFC_TAIL[: precision.erfc_degree + 1]
     result = [Fraction(0)] * len(coefficients)
     for n, factor in enumerate(coefficients):

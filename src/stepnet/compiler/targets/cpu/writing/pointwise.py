@@ -60,7 +60,9 @@ def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value
 
 
 def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
-    """Writes a truncation of floats to integers; those that do not fit become the smallest one."""
+    """Writes a truncation of floats to integers of `type_`. Those that do not fit become the smallest
+    integer, as on x86 and in NumPy.
+    """
     limit = 2 ** (63 if element_type(type_) == I64 else 31)
     above = code.fcmp_ordered(">=", value, code.splat(value.type, float(-limit)))
     below = code.fcmp_ordered("<", value, code.splat(value.type, float(limit)))
@@ -70,7 +72,9 @@ def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
 
 
 def float_or_integer(floats: str, integers: str) -> Emit:
-    """Makes the function that writes an operation by the builder's methods for floats and integers."""
+    """Makes the function that writes an operation by one method of the builder for floats, by another for
+    integers. floats, integers: the names of the methods.
+    """
 
     def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
         """Writes code for the operation, by the builder's method for the type of the operands."""
@@ -80,7 +84,9 @@ def float_or_integer(floats: str, integers: str) -> Emit:
 
 
 def compare(sign: Comparison) -> Emit:
-    """Makes the function that writes a comparison, as "<". With a NaN all but != are false."""
+    """Makes the function that writes a comparison. With a NaN operand it is false, except that != is true.
+    sign: the operator, such as "<".
+    """
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         """Writes code for the comparison of floats, booleans or signed integers."""
@@ -121,7 +127,10 @@ def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
 
 
 def rounded(intrinsic: str) -> Emit:
-    """Makes what writes a rounding of floats by an intrinsic of LLVM, such as "floor"."""
+    """Makes the function that writes a rounding of floats to whole numbers; integers are unchanged.
+
+    intrinsic: the name of LLVM's function, such as "floor".
+    """
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
         """Writes code that rounds floats to whole numbers, and leaves integers unchanged."""

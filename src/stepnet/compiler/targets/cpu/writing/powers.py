@@ -84,7 +84,9 @@ def exp_of_pair(code: Code, x: Pair) -> ir.Value:
 
 
 def log_pair(code: Code, x: ir.Value) -> Pair:
-    """Writes log(x), 0 < x < inf, as two float64: k ln 2 + 2 atanh(s), x = 2^k (1 + f), s = f / (2 + f)."""
+    """Writes code for log(x), 0 < x < inf, as the sum of two float64, with an error of about 2^-64: k ln 2 +
+    2 atanh(s), where x = 2^k (1 + f) and s = f / (2 + f).
+    """
     k, f = scaled(code, x)
     two = code.splat(x.type, 2.0)
     s = quotient(code, f, ordered_sum(code, two, f))
@@ -123,7 +125,9 @@ def add_pairs(code: Code, a: Pair, b: Pair) -> Pair:
 
 
 def times(code: Code, a: Pair, b: "Pair | float") -> Pair:
-    """Writes the product of two sums of two floats, or of one and a constant, as such a sum."""
+    """Writes code for the product of a number that is the sum of two floats, and another such number or a
+    constant, as the sum of two floats.
+    """
     if not isinstance(b, Pair):
         b = Pair(code.splat(a.high.type, b), code.splat(a.high.type, 0.0))
     product = exact_product(code, a.high, b.high)

@@ -186,7 +186,9 @@ def reduce_one_large(code: Code, x: ir.Value) -> ReducedAngle:
 
 
 def window(code: Code, first: ir.Value) -> list[ir.Value]:
-    """Writes a load of 192 bits of 2/π, from bit `first` on, as three words."""
+    """Writes a load of 192 bits of the table of 2/π, from bit `first` on, as three words of 64 bits: they lie
+    in four words of the table, and are shifted.
+    """
     table = bits_of_two_over_pi(code.module)
     word = code.lshr(first, code.number(6))
     shift = code.and_(first, code.number(63))
@@ -216,7 +218,9 @@ def as_pair(code: Code, value: ir.Value) -> Pair:
 
 
 def bits_of_two_over_pi(module: ir.Module) -> ir.Value:
-    """Returns the module's table of the bits of 2/π, after `ZEROS` zero bits, in words."""
+    """Returns the module's table of the bits of 2/π, after `ZEROS` zero bits, in words of 64 bits, most
+    significant first. It is added to the module at first use.
+    """
     known = module.globals.get(TABLE)
     if known is not None:
         return known
@@ -240,7 +244,9 @@ def pi() -> Fraction:
 
 
 def arctan_of_inverse(n: int) -> int:
-    """Computes arctan(1/n) 2^(DIGITS + 32) as an integer; the last 32 bits are room for rounding."""
+    """Computes arctan(1/n) 2^(DIGITS + 32) as an integer, by its power series. 32 bits more than wanted leave
+    room for rounding errors.
+    """
     power, total, k = 2 ** (DIGITS + 32) // n, 0, 0
     while power:
         total += (-1) ** k * (power // (2 * k + 1))
@@ -250,7 +256,9 @@ def arctan_of_inverse(n: int) -> int:
 
 @cache
 def half_pi_parts(count: int) -> tuple[Fraction, ...]:
-    """Splits π/2 into `count` numbers of few bits, whose products are exact, and the rest."""
+    """Splits π/2 into `count` numbers of few bits, whose products with numbers of quarter turns are exact,
+    and the rest. Their sum is π/2.
+    """
     terms: list[Fraction] = []
     remainder, index = pi() / 2, PART_BITS - 1
     for _ in range(count):

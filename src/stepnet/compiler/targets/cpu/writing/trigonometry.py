@@ -47,7 +47,9 @@ def cos(code: Code, x: ir.Value) -> ir.Value:
 
 
 def tan(code: Code, x: ir.Value) -> ir.Value:
-    """Writes tan: sin / cos of the reduced angle, or -cos / sin after an odd number of quarter turns."""
+    """Writes code for the tangent of each element: sin / cos of the reduced angle; -cos / sin if the angle's
+    number of quarter turns is odd.
+    """
     wide, single = widened(code, x), is_single(x.type)
     angle = reduced_angle(code, wide, single)
     sine, cosine = sine_of(code, angle, single), cosine_of(code, angle, single)

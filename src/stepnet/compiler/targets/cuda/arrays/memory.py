@@ -271,7 +271,10 @@ class CudaMemory:
     def paired(
         self, operation: str, first: DeviceArray, second: DeviceArray, pairs: PairPlaces, over: str
     ) -> DeviceArray:
-        """Computes "scores" or "mix" at pairs of steps. over: "keys" or "queries", for "mix"."""
+        """Computes values at pairs of steps, or sums over pairs: the operation "scores" or "mix".
+
+        over: "keys" or "queries" for "mix": what the sums are over.
+        """
         is_scores = operation == "scores"
         *heads, size = second.shape[1:]
         if is_scores:
@@ -327,7 +330,9 @@ class CudaMemory:
         return entry_of(self.kept, indices.tobytes(), lambda: put(self.device, indices), MOST_KEPT)
 
     def owners(self, offsets: Array) -> DeviceArray:
-        """Makes int64 indices of the sequence of each entry; those of few entries are kept."""
+        """Makes int64 indices on the device: for each entry the index of its sequence. Short arrays are kept,
+        by the offsets of the sequences.
+        """
         if offsets[-1] > MOST_OWNERS or len(offsets) > MOST_OWNERS:
             return self.found_owners(offsets)
         key = "owners", np.ascontiguousarray(offsets, np.int64).tobytes()
@@ -349,7 +354,7 @@ def word_of(row_bytes: int, *arrays: DeviceArray) -> int:
 
 
 def shift_of(count: int) -> int:
-    """Returns how often 1 is doubled to the threads of a row of `count` elements, up to `THREADS`."""
+    """Returns the binary logarithm of the number of threads that share a row of `count` elements."""
     return min(max(count - 1, 0).bit_length(), THREADS.bit_length() - 1)
 
 
@@ -366,7 +371,9 @@ def launch_over(device: Device, code: DeviceCode, threads: int, words: Sequence[
 
 
 def checked_indices(indices: Array, count: int) -> Array:
-    """Returns indices of rows counted from the start; raises `IndexError` outside of `count` rows."""
+    """Returns indices of rows counted from the first; negative ones count from the end. Raises `IndexError`
+    for an index outside of an array of `count` rows.
+    """
     if not len(indices):
         return indices
     low, high = int(indices.min()), int(indices.max())

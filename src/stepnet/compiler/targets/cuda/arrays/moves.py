@@ -58,7 +58,10 @@ def moved(word: int, to_places: bool, from_places: bool) -> DeviceCode:
 
 
 def plus() -> DeviceCode:
-    """Writes the kernel that adds `number` to int64 `integers` [count], as `made` [count]."""
+    """Writes the kernel that adds a number to integers.
+
+    Its arguments: int64 `made` [count], `integers` [count], `count`, `number`.
+    """
     writer = KernelWriter("integers plus a number", ["made", "integers", "count", "number"])
     with writer.over_all(writer.word("count")) as place:
         integer = writer.read_number(writer.pointer("integers"), place)

@@ -13,7 +13,11 @@ from stepnet.ragged.positions import Positions
 
 @dataclass(frozen=True, eq=False)
 class DeviceLanes:
-    """A table of lanes on a device. array: the `count` words of `LaneTable.first`, then the lanes."""
+    """A table of lanes on a device.
+
+    groups: the groups of blocks. array: the words of `LaneTable.first`, of which there are `count`, and then
+    the words of its lanes.
+    """
 
     groups: int
     count: int
@@ -53,7 +57,10 @@ class DevicePositions:
         return {}
 
     def lanes(self, key: Hashable, reverse: bool, made: Callable[[], LaneTable]) -> DeviceLanes:
-        """Returns a table of lanes on the device, which `made` makes at the first use, by a key."""
+        """Returns a table of lanes on the device, for sequences that run forward or backward.
+
+        key: the schedule that it is for. made: makes the table at the first use.
+        """
         if (key, reverse) not in self.tables:
             table = made()
             lanes = table.placed(self.positions, reverse)

@@ -122,7 +122,7 @@ class ProductWriter:
         return self.writer.sdiv(more, self.writer.number(size))
 
     def term(self, part: ir.Value) -> ProductPart:
-        """Writes the term that a part belongs to, and the first and the last row of the part in it."""
+        """Writes which term a part is of, and where it begins and ends: terms come one after the other."""
         writer = self.writer
         names = "left", "right", "depth", "part"
         values = [writer.word(f"{name}0") for name in names]
@@ -163,7 +163,9 @@ class ProductWriter:
         return writer.carry(0, length, initial, turn, step=depth, runs=True)
 
     def added(self, sides: Place, index: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-        """Writes the sums with the products of `DEPTH` k from shared memory added. index: their number."""
+        """Writes the sums with the products of `DEPTH` k of those in shared memory. index: its number among
+        them.
+        """
         writer, depth = self.writer, self.form.tile.depth
         left, right = (
             writer.at(side, writer.mul(index, writer.number(size * DEPTH // depth)))
@@ -263,7 +265,9 @@ class ProductWriter:
         )
 
     def write_tile(self, sums: Sequence[ir.Value], corner: Place, part: ir.Value, *, is_added: bool) -> None:
-        """Writes stores of a thread's numbers inside the result, added to those there if `is_added`."""
+        """Writes stores of the thread's numbers that lie within the result. is_added: whether they are added
+        to the sums of the parts before, which lie there.
+        """
         writer, pointer = self.writer, self.writer.pointer("target")
         for number, value in enumerate(sums):
             there, here, inside = self.place(writer.number(number), corner)
@@ -279,7 +283,9 @@ class ProductWriter:
         return self.form.dtype if self.form.is_split else self.form.target
 
     def place(self, number: ir.Value, corner: Place) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Writes row and column of a number of the thread in a tile, and whether they are in the result."""
+        """Writes the row and the column of a number of the thread, and whether they lie within the result.
+        corner: the row and the column where the tile begins.
+        """
         writer, (down, across) = self.writer, self.share.place(number)
         there, here = writer.add(corner[0], down), writer.add(corner[1], across)
         inside = writer.icmp_signed("<", there, writer.word("rows"))

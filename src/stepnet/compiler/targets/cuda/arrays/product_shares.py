@@ -66,11 +66,11 @@ class PlainShare:
         return self.tile.rows * self.tile.columns // (self.tile.down * self.tile.across)
 
     def group(self, count: int) -> int:
-        """Returns how many neighbouring numbers a thread has, of `count` along an axis."""
+        """Returns the number of neighbouring numbers of a thread, of `count` along an axis."""
         return min(count, 4, 16 // size_of(self.numbers))
 
     def starts(self, index: ir.Value, count: int, threads: int) -> list[ir.Value]:
-        """Writes where the groups of thread `index` begin along an axis that `threads` threads share."""
+        """Writes where groups of thread `index` begin, of `threads` along an axis. count: its numbers."""
         writer, group = self.numbers.writer, self.group(count)
         first = writer.mul(index, writer.number(group))
         return [writer.add(first, writer.number(n * group * threads)) for n in range(count // group)]
@@ -248,7 +248,7 @@ class TensorShare:
         return found
 
     def shortened(self, value: ir.Value) -> ir.Value:
-        """Writes what tensor cores take of a number: 10 bits of its mantissa. NaN stays NaN."""
+        """Writes the part of a number that tensor cores read: 10 bits of its mantissa. NaN stays NaN."""
         writer = self.numbers.writer
         return writer.bitcast(writer.and_(writer.bitcast(value, I32), ir.Constant(I32, -8192)), F32)
 

@@ -68,7 +68,8 @@ def computed(
 ) -> DeviceArray:
     """Computes a product of matrices, by the tiles that suit its shape.
 
-    terms: those of the sum. shape: of the result. The others are those of `multiply` and of `ProductForm`.
+    terms: the terms of the sum. shape: of the result. The others are those of `multiply` and of
+    `ProductForm`.
     """
     natural = np.result_type(*(array.dtype for array in terms[0][:2])).name
     made = out or empty(device, shape, natural)
@@ -94,7 +95,9 @@ def compute_by(
     tile: ProductTile,
     is_split: bool,
 ) -> None:
-    """Fills an array with a product of matrices, by tiles. Parameters: of `computed`, `ProductForm`."""
+    """Fills an array with a product of matrices, by tiles of a shape. The parameters are those of `computed`
+    and of `ProductForm`.
+    """
     counts, (rows, columns), device = parts_of(terms), matrix_of(out), out.device
     parts, (left, right, _) = sum(counts), terms[0]
     form = ProductForm(left.dtype, right.dtype, out.dtype, len(terms), is_transposed, way, tile, is_split)

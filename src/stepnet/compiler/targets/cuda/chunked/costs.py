@@ -73,7 +73,7 @@ RESERVED = 1024
 
 @dataclass(frozen=True)
 class ChunkTime(TimeByParts):
-    """The microseconds of a chunk of a block, by what takes them."""
+    """The microseconds of a chunk of a block, by the resource that takes them."""
 
     reads: float
     products: float
@@ -86,7 +86,8 @@ class ChunkTime(TimeByParts):
 class ChunkChoice:
     """Way to run a loop in chunks, with its time.
 
-    microseconds: of a step. pace: of its groups of blocks. bound: what takes most of the time.
+    microseconds: the time of a step. pace: of its groups of blocks. bound: the name of the resource that
+    takes most of the time.
     """
 
     form: ChunkForm
@@ -132,8 +133,9 @@ def chosen(form: ChunkForm, rows: int, device: DeviceFacts) -> ChunkChoice:
 
 
 def resident(threads: int, shared: int, device: DeviceFacts) -> int:
-    """Returns how many blocks a multiprocessor has room for. threads, shared: of a block, and its bytes of
-    shared memory, of which each block takes `RESERVED` more.
+    """Returns the number of blocks that fit on a multiprocessor at once.
+
+    threads: the threads of a block. shared: its bytes of shared memory, to which `RESERVED` are added.
     """
     room = (device.shared + RESERVED) // (shared + RESERVED)
     return max(1, min(device.registers // (REGISTERS * threads), room))

@@ -51,7 +51,7 @@ WAITS = 3
 
 @dataclass(frozen=True)
 class DecayTime(TimeByParts):
-    """The microseconds of a chunk of a block, by what takes them.
+    """The microseconds of a chunk of a block, by the resource that takes them.
 
     reads: waits for main memory. moves: the instructions of loads and stores.
     """
@@ -73,7 +73,7 @@ def time_of_decays(net: Net, node: Node, rows: int, device: DeviceFacts, way: st
 
 
 def parts_of_decays(net: Net, node: Node, rows: int, device: DeviceFacts, way: str) -> dict[str, float]:
-    """Estimates what takes that time, by name: the bytes that are moved, if nothing else took time, and the
+    """Estimates the parts of that time, by name: the bytes that are moved, if nothing else took time, and the
     parts of `DecayTime`, one after another.
     """
     heads, form = form_of_node(net, node, device, way)
@@ -101,7 +101,7 @@ def instructions_of_key(form: DecayForm) -> float:
 
 
 def reads_of(form: DecayForm) -> int:
-    """Returns how many reads a chunk waits for."""
+    """Returns the number of reads that a chunk waits for."""
     return READS + (0 if form.has_after else FURTHER)
 
 
@@ -150,7 +150,7 @@ def decay_parts(form: DecayForm, device: DeviceFacts) -> DecayTime:
 
 
 def vectors_of(form: DecayForm) -> int:
-    """Returns how many numbers of vectors and decays both passes load for a step."""
+    """Returns the number of numbers of vectors and decays that both passes load for a step."""
     both = (2 * form.reads + form.writes) * (form.keys + form.values)
     return both + (2 * form.keys if form.by_key else 0)
 

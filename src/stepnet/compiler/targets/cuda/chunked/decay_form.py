@@ -54,8 +54,8 @@ def begins_of(sizes: Mapping[str, int]) -> dict[str, int]:
 class DecayForm:
     """The kernel of the gradients.
 
-    reads, writes: the vectors that are read and written at a step. keys, values: of a head.
-    steps: of a chunk. way: how float32 is multiplied, a key of `TENSOR_WAYS`.
+    reads, writes: the vectors that are read and written at a step. keys, values: their numbers in a head.
+    steps: the number of steps of a chunk. way: how float32 is multiplied, a key of `TENSOR_WAYS`.
     by_key: whether each key decays by itself. has_after: whether dS behind a chunk is in shared memory, too;
     else it is read as it is multiplied.
     """

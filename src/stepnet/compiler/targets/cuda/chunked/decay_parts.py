@@ -62,13 +62,13 @@ class DecayPartWriter:
         self.tiles = TileWriter(self.code, form.way, is_anew=True)
 
     def counts(self) -> dict[str, int]:
-        """Returns how many vectors of each kind a step has."""
+        """Returns the number of vectors of each kind in a step."""
         return {"x": self.form.reads, "r": self.form.reads, "p": self.form.writes, "w": self.form.writes}
 
     # ---- what differs
 
     def take_decays(self) -> None:
-        """Writes what the change of a matrix needs of the decays of a chunk."""
+        """Writes the products of a chunk's decays that the change of a matrix needs."""
         raise NotImplementedError
 
     def scale_of_step(self, is_back: bool) -> Scale | None:

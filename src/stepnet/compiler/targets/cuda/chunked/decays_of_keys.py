@@ -94,7 +94,7 @@ class KeyDecayWriter(DecayPartWriter):
         self.arrays.write(product, "decays", (key, 1))
 
     def multiply_pairs(self) -> None:
-        """Writes the products of all pairs of cotangents and of what was written."""
+        """Writes the products of all pairs of cotangents and written vectors."""
         form = self.form
 
         def store(row: Value, column: Value, value: Value, place: int) -> None:
@@ -155,7 +155,7 @@ class KeyDecayWriter(DecayPartWriter):
                 end = code.fused(self.read("behind", write, step, key), vector, end)
 
     def find_gradients_of_writes(self, key: Value) -> None:
-        """Writes the gradients of a key of the vectors of writes: the sums of what is read behind each step,
+        """Writes the gradients of a key of the vectors of writes: the sums of the reads behind each step,
         with which the decays before it are multiplied.
         """
         code, form, steps = self.code, self.form, self.form.steps

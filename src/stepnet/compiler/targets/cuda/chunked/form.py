@@ -51,9 +51,9 @@ MOST_TILES = 8
 class ChunkForm:
     """Step, and how its chunks are run.
 
-    steps: of a chunk. columns: the values of a head that a block has. way: how float32 is multiplied, a key
-    of `TENSOR_WAYS`. threads: of a block, on which bits do not depend. outputs: of the step, by node. ahead:
-    whether the next chunk is loaded while this one is solved.
+    steps: the number of steps of a chunk. columns: the values of a head that a block has. way: how float32 is
+    multiplied, a key of `TENSOR_WAYS`. threads: the number of threads of a block, on which bits do not
+    depend. outputs: of the step, by node. ahead: whether the next chunk is loaded while this one is solved.
     """
 
     rule: MatrixRule
@@ -100,8 +100,9 @@ class ChunkForm:
 
     @computed_once
     def first_write(self) -> int:
-        """The place of the first write's vector: behind those of the reads, unless the first reads have the
-        same ones, as those of a delta rule; each takes other decays of its keys.
+        """The place of the first write's vector: behind the vectors of the reads, or among them if the first
+        reads have the same vectors, as in a delta rule. Where each key decays by itself it is behind them, as
+        both take other decays.
         """
         if self.rule.by_key:
             return len(self.reads)
@@ -186,7 +187,7 @@ class ChunkForm:
 
     @property
     def value_row(self) -> int:
-        """The length of a row of what is read and written."""
+        """The length of a row of the vectors that are read and written."""
         return self.columns + 8
 
     @property
@@ -239,8 +240,8 @@ class ChunkForm:
 
     @property
     def solving(self) -> int:
-        """The lanes that share a value in the solution, each with what half of the earlier steps wrote. They
-        do not depend on how blocks share a head, so bits do not.
+        """The lanes that share a value in the solution, each with the values that half of the earlier steps
+        wrote. They do not depend on how blocks share a head, so bits do not.
         """
         return 2 if self.rule.sizes[2] <= THREADS // 8 else 1
 
@@ -323,8 +324,8 @@ def columns_of(values: int) -> Sequence[int]:
 
 
 def tiles_together(rows: int, columns: int, warps: int = WARPS, most: int = MOST_TILES) -> tuple[int, int]:
-    """Returns how many products of tensor cores below and beside each other a warp computes together, so that
-    all warps have some and operands are read seldom. most: beside each other.
+    """Returns the numbers of products of tensor cores, below and beside each other, that a warp computes
+    together, so that all warps have some and operands are read seldom. most: beside each other.
     """
     down, across = rows // TILE_ROWS, columns // TILE_COLUMNS
     options = [

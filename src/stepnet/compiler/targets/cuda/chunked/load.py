@@ -1,4 +1,4 @@
-"""Writes what a chunk of steps has ahead of its products (`chunked/loop.py`): places in shared memory, the
+"""Writes the code of a chunk of steps ahead of its products (`chunked/loop.py`): places in shared memory, the
 matrix, and all that the steps read that does not depend on the matrix.
 """
 
@@ -28,7 +28,9 @@ Value = ir.Value
 
 @dataclass(frozen=True)
 class ChunkSteps:
-    """The steps of a chunk of a lane. first: of them, in the turn. count: how many there are."""
+    """The steps of a chunk of a lane. first: the index of the first one in the turn. count: how many there
+    are.
+    """
 
     lane: LaneTurn
     first: Value

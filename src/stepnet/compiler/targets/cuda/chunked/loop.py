@@ -134,7 +134,7 @@ class ChunkWriter(ChunkProductWriter):
         for place in range(0 if form.solved else form.writes):
 
             def write(value: Value, row: RowOfThread, place: int = place) -> Value:
-                """Writes what a step writes at a value."""
+                """Writes the number that a step writes at a value."""
                 self.elements.begin()
                 at_head = integer(0)
                 known = {
@@ -170,7 +170,7 @@ class ChunkWriter(ChunkProductWriter):
     def written_numbers(
         self, known: dict[int, Value], step: Value, value: Value, is_real: Value
     ) -> list[Value]:
-        """Writes what a step writes at a value; 0 for a step behind the last one."""
+        """Writes the number that a step writes at a value; 0 for a step behind the last one."""
         made = list[Value]()
         for each in self.rule.writes:
             total: Value = ONE
@@ -190,11 +190,11 @@ class ChunkWriter(ChunkProductWriter):
                 self.arrays.write(ONE, "beyond")
 
     def solve(self, steps: ChunkSteps) -> None:
-        """Writes what each step writes, one after the other: a thread, or two lanes, have a value. They take
-        `SOLVED` steps at a time, whose reads are in registers: first they add what all earlier steps of the
-        chunk wrote, each of two lanes every second one, and then both what each of them writes to those of
-        the later ones. A lane reads only what it wrote itself. Where values have decays of their own, what
-        was written is decayed on the way, until the end of the chunk.
+        """Writes the numbers that each step writes, one step after the other: a thread, or two lanes, have a
+        value. They take `SOLVED` steps at a time, whose reads are in registers: first they add what all
+        earlier steps of the chunk wrote, each of two lanes every second one, and then both what each of them
+        writes to those of the later ones. A lane reads only what it wrote itself. Where values have decays of
+        their own, what was written is decayed on the way, until the end of the chunk.
         """
         code, form = self.code, self.chunk
         with code.when(code.icmp_signed("<", code.thread, integer(form.columns * form.solving))):
@@ -206,10 +206,11 @@ class ChunkWriter(ChunkProductWriter):
                 self.arrays.write(ahead, "ahead", (value, 1))
 
     def solve_from(self, begin: int, steps: ChunkSteps, ahead: Value, value: Value, lane: Value) -> Value:
-        """Writes what `SOLVED` steps write, from step `begin` of the chunk on.
+        """Writes the values that `SOLVED` steps write, from step `begin` of the chunk on. Returns `ahead`
+        times the decays of these steps.
 
-        ahead: the product of the decays of the steps before them, if each value has its own. Returns that
-            with those of these steps. lane: of the value.
+        ahead: the product of the decays of the steps before them, if each value has its own. lane: of the
+        value.
         """
         code, form = self.code, self.chunk
         places, own, noted = range(form.solved), [integer(begin + n) for n in range(SOLVED)], list[Value]()
@@ -222,7 +223,7 @@ class ChunkWriter(ChunkProductWriter):
             first = [code.fmul(x, before[n % SOLVED]) for n, x in enumerate(first)]
 
         def add(earlier: Value, flat: list[Value]) -> list[Value]:
-            """Writes the addition of what an earlier step wrote to the reads."""
+            """Writes the addition to the reads of the number that an earlier step wrote."""
             reads = by_read(flat)
             for n in range(form.writes):
                 at = (self.row_of(n, earlier), form.value_row), (value, 1)
@@ -255,9 +256,9 @@ class ChunkWriter(ChunkProductWriter):
     def added_by_lanes(
         self, begin: int, first: list[Value], add: Callable[[Value, list[Value]], list[Value]], lane: Value
     ) -> list[Value]:
-        """Writes the addition of what the steps before `begin` wrote to reads: each lane of a value has some
-        of these steps, and the sums of all lanes are added up. Where reads are written in their place again,
-        the first lane alone takes them from there.
+        """Writes the addition to reads of the numbers that the steps before `begin` wrote: each lane of a
+        value has some of these steps, and the sums of all lanes are added up. Where reads are written in
+        their place again, the first lane alone takes them from there.
         """
         code, form, lanes = self.code, self.chunk, self.chunk.solving
         are_shown = any(read.number in form.shown for read in form.reads[: form.solved])
@@ -272,8 +273,8 @@ class ChunkWriter(ChunkProductWriter):
         return [code.fadd(*both) for both in zip(own, other, strict=True)]
 
     def decayed_by(self, value: Value, first: int, decays: list[Value]) -> list[Value]:
-        """Writes a value at each of `SOLVED` steps and behind them, of which that number `first` has it as it
-        is, and later ones decayed.
+        """Writes a value at each of `SOLVED` steps and behind them: at step `first` as it is, and decayed at
+        later ones.
         """
         made = [value] * (SOLVED + 1)
         for step in range(first, len(decays)):
@@ -334,7 +335,7 @@ class ChunkWriter(ChunkProductWriter):
                             store_vector(code, dtype, value, at, wide if n else wide * TOGETHER)
 
     def shown(self, step: Value, value: Value) -> dict[int, Value]:
-        """Writes loads of what was read and written at a step and a value, by node."""
+        """Writes loads of the numbers read and written at a step and a value, by node."""
         form = self.chunk
         known = {
             read.number: self.arrays.read("read", (self.row_of(place, step), form.value_row), (value, 1))

@@ -40,7 +40,8 @@ class ChunkShare(Generic[Row]):
 class ChunkMoves(Generic[Row]):
     """Writer of loads of arrays [steps, width], and of their stores.
 
-    threads: that share them. row_at: writes the entry of a step. first: the number of the first thread.
+    threads: the number of threads that share them. row_at: writes the entry of a step. first: the number of
+    the first thread.
     """
 
     def __init__(

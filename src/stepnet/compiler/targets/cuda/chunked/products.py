@@ -24,7 +24,9 @@ class ChunkProductWriter(ChunkDecayWriter):
         self.tiles = TileWriter(self.code, form.way, form.threads // LANES)
 
     def multiply_vectors(self) -> None:
-        """Writes what the steps read of the matrix before the chunk, and the products of their vectors."""
+        """Writes the reads that the steps make of the matrix before the chunk, and the products of their
+        vectors.
+        """
         code, form = self.code, self.chunk
         reads, writes, steps = len(form.reads), form.writes, form.steps
         count, first_write = form.later, integer(form.first_write * steps)
@@ -58,7 +60,7 @@ class ChunkProductWriter(ChunkDecayWriter):
             return left(row, scale), ChunkSide(there, 4 * form.key_row, 4)
 
         def read(row: Value, column: Value, value: Value) -> None:
-            """Writes the store of what a step reads."""
+            """Writes the store of a step's reads."""
             value = self.decayed(value, integer(0), self.span_of(code.divided(row, steps)[1]))
             self.arrays.write(value, "read", (row, form.value_row), (column, 1))
 
@@ -77,7 +79,7 @@ class ChunkProductWriter(ChunkDecayWriter):
         self.tiles.write(reads * count, writes * count, form.keys, of_vectors, inner, most, True)
 
     def add_later_reads(self) -> None:
-        """Writes what the steps read of what earlier ones wrote, where that was not solved.
+        """Writes the steps' reads of the values that earlier steps wrote, where these were not solved.
 
         Products of matrices take later steps times 0, so NaN would reach the steps before it: where one was
         written, each step adds up those before it.
@@ -97,16 +99,16 @@ class ChunkProductWriter(ChunkDecayWriter):
             return ChunkSide(left, 4, 4 * form.step_row), ChunkSide(right, 4, 4 * form.value_row)
 
         def store(row: Value, column: Value, value: Value) -> None:
-            """Writes the addition to what is read."""
+            """Writes the addition to a read."""
             at = (row_of(row), form.value_row), (column, 1)
             self.arrays.write(code.fadd(self.arrays.read("read", *at), value), "read", *at)
 
         def one_by_one(row: Value, column: Value) -> None:
-            """Writes the addition of what the earlier steps wrote to one number that is read."""
+            """Writes the addition of the earlier steps' writes to one number that is read."""
             place, step = code.divided(row_of(row), steps)
 
             def add(earlier: Value, totals: list[Value]) -> list[Value]:
-                """Writes the addition of what a step wrote."""
+                """Writes the addition of a step's write."""
                 (total,) = totals
                 for write in range(form.writes):
                     number = self.row_of(write, earlier)
@@ -134,7 +136,7 @@ class ChunkProductWriter(ChunkDecayWriter):
         first, end = integer(form.first_write * steps), self.span_of(integer(steps))
 
         def decay(row: Value, k: Value, key: Value) -> Value:
-            """Writes the decay of what a step wrote, until the end of the chunk. key: of the first row."""
+            """Writes the decay of a step's write until the end of the chunk. key: of the first row."""
             return self.decay_between(self.span_behind(code.divided(k, steps)[1]), end, code.add(key, row))
 
         def sides(row: Value, column: Value) -> tuple[ChunkSide, ChunkSide]:

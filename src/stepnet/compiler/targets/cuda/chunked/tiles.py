@@ -39,7 +39,7 @@ class ChunkSide:
 
 @dataclass(frozen=True)
 class TileTerm:
-    """A product that is a term of the results of tiles. depth: of its sums.
+    """A product that is a term of the results of tiles. depth: the number of terms of its sums.
 
     sides: takes the first row and column of a tile; writes where both sides begin there.
     store: takes the row, the column and a number of the sum of the terms so far; returns that with which the
@@ -63,7 +63,8 @@ def are_within(code: PlaceWriter, numbers: Sequence[Value]) -> Value:
 class TileWriter:
     """Writer of products of matrices in shared memory.
 
-    code: of the kernel. way: how float32 is multiplied, a key of `TENSOR_WAYS`. warps: of a block.
+    code: of the kernel. way: how float32 is multiplied, a key of `TENSOR_WAYS`. warps: the number of warps of
+    a block.
     is_anew: whether places are computed for each product, so that none is kept in a register between them.
     busy: how many tiles the products have that run beside each other.
     """

@@ -137,7 +137,9 @@ class CudaDevice:
 
     @contextmanager
     def in_context(self) -> Generator[None]:
-        """Context in which this GPU's context is that of the thread; raises `DeviceError`."""
+        """Context in which this GPU's context is that of the thread, for several calls of the driver. Raises
+        `DeviceError` as `result` does.
+        """
         if self.lost or os.getpid() != self.process:
             self.refuse()
         functions, own = self.functions, self.own
@@ -218,7 +220,9 @@ class CudaDevice:
         return status.value != 0
 
     def refuse_capture(self, what: str) -> None:
-        """Raises `DeviceError` while a CUDA graph is captured. what: the work that it cannot hold."""
+        """Raises `DeviceError` while a CUDA graph is captured. what: the work that a graph cannot hold, for
+        the message.
+        """
         if self.own.is_capturing:
             raise DeviceError(
                 f"{what} while a CUDA graph is captured: run this call once before the capture, with the "
@@ -247,7 +251,9 @@ class CudaDevice:
 
     @contextmanager
     def forked(self) -> Generator[Fork]:
-        """Context in which this thread may use side streams, which are joined at its end."""
+        """Context in which this thread may give work to side streams. At its end the streams are joined, and
+        then the memory that several of them used is freed.
+        """
         assert self.own.fork is None, "a fork has no forks"
         with self.lock:
             fork = Fork(noted_order(self), self.ordered())
@@ -301,7 +307,9 @@ class CudaDevice:
         return pool
 
     def allocate(self, count: int) -> int:
-        """Allocates bytes, aligned to 256; returns the address, or raises `MemoryError`."""
+        """Allocates `count` bytes, aligned to 256; returns their address. Raises `MemoryError` with the
+        numbers of bytes if there is no room.
+        """
         self.refuse_capture("memory of the GPU cannot be allocated")
         address = ctypes.c_uint64()
         with self.lock:
@@ -332,7 +340,9 @@ class CudaDevice:
         return address.value
 
     def free(self, address: int) -> None:
-        """Frees memory once given work is done; nothing after a fork, or without a context or driver."""
+        """Frees memory, once the work given so far is done. Does nothing in a forked process, and if the
+        context is lost or the driver has ended.
+        """
         if self.lost or os.getpid() != self.process:
             return
         if self.own.is_capturing:
@@ -351,7 +361,7 @@ class CudaDevice:
                 self.fail("cuMemFree", error)
 
     def free_later(self) -> None:
-        """Frees what was given up during captures, in which nothing is freed, and graphs that are gone."""
+        """Frees memory given up during captures, in which nothing is freed, and graphs that are gone."""
         while self.graphs:
             self.call("cuGraphExecDestroy", self.graphs.popleft())
         while self.freed:

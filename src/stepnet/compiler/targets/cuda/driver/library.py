@@ -95,7 +95,10 @@ LOST = {
 
 
 class CudaLibrary:
-    """The driver's library, with `FUNCTIONS` by name, which return the driver's error."""
+    """The driver's library.
+
+    functions: the functions of `FUNCTIONS`, by name, which return the driver's error.
+    """
 
     def __init__(self, library: Any) -> None:
         """Takes the loaded library. Raises `DeviceError` if it lacks a function, as that of an old driver."""

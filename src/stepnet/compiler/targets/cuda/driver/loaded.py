@@ -66,7 +66,9 @@ class LoadedKernels:
             self.by_code.pop(self.gone.popleft()).codes -= 1
 
     def unload_unused(self) -> None:
-        """Unloads kernels without codes, once given work is done; none while there are side streams."""
+        """Unloads the kernels of codes that no longer exist, once all work given so far is done. Unloads none
+        while there are side streams, which may still run them.
+        """
         if self.device.forks:
             return
         unused = {key: kernel for key, kernel in self.by_key.items() if not kernel.codes}
@@ -132,5 +134,5 @@ class LoadedKernels:
 
 
 def needs_of(code: DeviceCode) -> str:
-    """Returns what the blocks of a kernel need, for messages."""
+    """Returns the resources that the blocks of a kernel need, for messages."""
     return f"blocks of {code.threads} threads and {code.shared} bytes of shared memory"

@@ -33,7 +33,9 @@ THREAD_LOCAL = 1
 
 
 class GpuWork:
-    """Noted work of a GPU, as calls of the driver. kept: what must exist as long as it may run."""
+    """Work of a GPU that was noted, as the driver's functions and their arguments. kept: objects that must
+    exist as long as the work may run.
+    """
 
     def __init__(self, device: Any, work: Sequence[DeviceWork], kept: object) -> None:
         """Loads the kernels, and prepares the arguments, for a `CudaDevice` whose lock the caller holds."""
@@ -71,7 +73,9 @@ class GpuWork:
         return tuple(made)
 
     def launch(self, piece: DeviceWork, at: int) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
-        """Returns the call that launches a kernel. at: its arguments' place among the words."""
+        """Returns the function that launches a kernel, with its arguments before and after the stream. at:
+        the place of the kernel's arguments among the words.
+        """
         code = piece.code
         assert code is not None
         sizes = self.device.kernels.of(code).handle, piece.count, 1, 1, code.threads, 1, 1, code.shared
@@ -81,7 +85,9 @@ class GpuWork:
         return "cuLaunchKernel", sizes, (pointers, None)
 
     def move(self, piece: DeviceWork, at: int) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
-        """Returns the call that clears or copies bytes, as `launch` does; addresses are in the words."""
+        """Returns the function that clears or copies bytes, with its arguments, as `launch` does. Addresses
+        are views of the words.
+        """
         first = pointer(self.words) + 8 * at
         addresses = [ctypes.c_uint64.from_address(first + 8 * place) for place in range(len(piece.bases))]
         if piece.kind == "clear":

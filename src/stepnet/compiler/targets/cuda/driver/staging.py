@@ -17,7 +17,10 @@ WITHOUT_TIME = 2
 
 
 class Staging:
-    """A buffer for the copies of one device. call: calls a function of the driver by its name."""
+    """A buffer for the copies of one device.
+
+    call: calls a function of the driver by its name.
+    """
 
     def __init__(self, call: Callable[..., Any]) -> None:
         """Allocates the buffer, and an event for each half."""

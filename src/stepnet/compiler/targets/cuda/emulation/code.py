@@ -35,7 +35,7 @@ Linked = tuple[str, Sequence[bytes], frozenset[str]]
 
 @lru_cache(maxsize=KEPT)
 def emulated_kernel(code: DeviceCode) -> MachineCode:
-    """Returns a kernel's machine code, read from disk, or compiled now; `run` takes its words."""
+    """Returns a kernel's machine code, from disk or compiled now; `run` takes the address of its words."""
     text = code.text + started(code.words)
     public = frozenset(["run"])
     return machine_code(code.key, lambda: (text, [linked_with_each()], public), ONCE, device_functions())

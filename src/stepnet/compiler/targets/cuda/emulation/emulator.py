@@ -36,14 +36,14 @@ ALIGNMENT, GUARD = 256, 256
 POISON = 0xFF
 """The byte that memory is filled with: NaN as float32 and as float64, -1 as an integer."""
 AT_ONCE = 2048
-"""The threads of blocks that do not work together, of which so many run at once."""
+"""The number of threads that run at once, in blocks that do not work together."""
 MAIN = 0
 """The number of the stream that all work goes to but for that of side streams."""
 H100 = DeviceFacts("NVIDIA H100, emulated", (9, 0), 132, 232448, 65536, 16)
 
 
 class EmulatedFork(threading.local):
-    """The fork of each thread, and the work that was given to its streams. count: of the forks so far."""
+    """The fork of each thread, and the work given to its streams. count: the number of forks so far."""
 
     fork: Fork | None = None
     streams: EmulatedStreams | None = None
@@ -191,7 +191,9 @@ class EmulatedDevice:
         self.give_copy("a copy of zeros", address, pointer(zeros), zeros)
 
     def give_copy(self, name: str, target: int, source: int, count: "int | Array") -> None:
-        """Gives a copy between addresses. count: the bytes, or the array of the host at one of them."""
+        """Gives the stream a copy from one address to another. count: the bytes, or the array of the host
+        that one of the addresses belongs to.
+        """
         target, source = int(target), int(source)  # integers that keep nothing allocated
         copied = partial(move, target, source, count)  # which keeps the array
         if self.own.streams is None:
@@ -225,7 +227,9 @@ class EmulatedDevice:
             self.give(code.name, given, lambda: self.watched(code, blocks, given))
 
     def watched(self, code: DeviceCode, blocks: int, words: Sequence[int]) -> list[Access]:
-        """Runs a kernel; returns its accesses: it writes blocks that it changes, reads all others."""
+        """Runs a kernel to its end; returns its accesses to blocks of memory: it writes the blocks that it
+        changes, and reads all other blocks whose addresses are among its words.
+        """
         places = {block for word in words if (block := self.block_of(word)) is not None}
         before = {place: self.memory[place].contents() for place in places}
         self.run(code, blocks, words)
@@ -264,7 +268,9 @@ class EmulatedDevice:
         """
 
         def run(memory: Sequence[int]) -> None:
-            """Does all the work; raises `DeviceError` for side streams that the main one does not await."""
+            """Does all the work. memory: the address of each memory. Raises `DeviceError` for side streams
+            that the main stream does not wait for.
+            """
             self.own.count += 1
             streams, marks = EmulatedStreams((self.seed, self.own.count)), dict[int, Clock]()
             for work in calls:
@@ -298,7 +304,10 @@ def move(target: int, source: int, count: "int | Array") -> None:
 
 
 class Guarded:
-    """Memory of `count` bytes, at a multiple of 256, between bytes that no kernel may change."""
+    """Memory between bytes that no kernel may change.
+
+    address: of the first byte, a multiple of 256. count: the bytes.
+    """
 
     def __init__(self, count: int) -> None:
         """Allocates `count` bytes, all of them poisoned."""

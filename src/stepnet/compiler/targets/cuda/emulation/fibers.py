@@ -180,7 +180,9 @@ class SchedulerCode(Code):
 
 
 def scheduler() -> str:
-    """Returns the scheduler as LLVM code: `run_all` runs the fibers of a launch to the end."""
+    """Returns the scheduler as LLVM code: `run_all` makes the fibers of a launch and runs them until all are
+    done or none can go on.
+    """
     module = ir.Module()
     code = SchedulerCode(module, "run_all", I32, [POINTER])
     state = code.made.args[0]

@@ -137,7 +137,9 @@ def linked_with_each() -> bytes:
 
 
 def called() -> tuple[str, list[bytes], frozenset[str]]:
-    """Returns all other functions and the scheduler, as text or bitcode, and functions' names."""
+    """Returns the other functions that emulated kernels call, and the scheduler: a module as text, others as
+    LLVM's bitcode, and the names of the functions.
+    """
     products = [emulated_mma(depth) for depth in (8, 16)]
     others = [scheduler(), *products, *map(remainder, REMAINDERS), half_precision()]
     text = FIELD_TEXT + SHORT + OTHERS + SWITCHING + switching()
@@ -146,7 +148,9 @@ def called() -> tuple[str, list[bytes], frozenset[str]]:
 
 
 def half_precision() -> str:
-    """Returns the functions that LLVM calls for casts between float16 and float32."""
+    """Returns the functions that LLVM calls for casts between float16 and float32, as some processors have no
+    instructions for them.
+    """
     module, half, single = ir.Module(), ir.HalfType(), ir.FloatType()
     types = {"__extendhfsf2": (single, half), "__truncsfhf2": (half, single)}
     for name, (result, argument) in types.items():
@@ -161,8 +165,9 @@ def half_precision() -> str:
 
 
 def emulated_mma(depth: int) -> str:
-    """Returns the product of the tensor cores for the CPU: the lanes of a warp lay down their operands, meet,
-    and each adds up its own results. depth: 8 for tf32, 16 for bfloat16, of which a register holds two.
+    """Returns the product of the tensor cores for the CPU: the lanes of a warp write down their operands,
+    wait for each other, and each adds up its own results. depth: 8 for tf32, 16 for bfloat16 (two in a
+    register).
     """
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(QUAD, [F32] * 10), f"mma{depth}")

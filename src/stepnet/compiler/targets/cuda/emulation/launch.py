@@ -59,7 +59,9 @@ class Launch:
         }
 
     def run(self, seed: int) -> None:
-        """Runs all fibers; raises `DeviceError` for endless waiting, and for writes out of bounds."""
+        """Runs all fibers to their end. Raises `DeviceError` if they wait for each other for ever, and for
+        writes beyond the end of shared memory.
+        """
         kernel = emulated_kernel(self.code)
         stacks = STACKS.take((self.count + 1) * SLOT, zeroed=False)
         begin = -(-pointer(stacks) // SLOT) * SLOT

@@ -28,7 +28,10 @@ class Access(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamWork:
-    """Work of a stream. run: does it, returns its accesses. clock: what is ahead of it, and itself."""
+    """Piece of work of a stream. run: does it, and returns the accesses to blocks of memory.
+
+    clock: the pieces of work that must be done before it, and itself.
+    """
 
     name: str
     stream: int
@@ -52,7 +55,7 @@ class EmulatedStreams:
         self.accesses = dict[int, list[tuple[StreamWork, bool]]]()
 
     def clock_of(self, stream: int) -> Clock:
-        """Returns how much work is ahead of the next piece of a stream."""
+        """Returns the clock of the next piece of a stream: the work ahead of it."""
         return self.clocks.setdefault(stream, {stream: 0})
 
     def give(self, name: str, stream: int, run: Callable[[], Iterable[Access]]) -> None:
@@ -84,7 +87,9 @@ class EmulatedStreams:
         )
 
     def check(self, work: StreamWork, access: Access) -> None:
-        """Raises `DeviceError` if another stream accesses a block of this work, and one writes it."""
+        """Raises `DeviceError` if a block that a piece of work has accessed is also accessed by work of
+        another stream, and one of them writes.
+        """
         earlier = self.accesses.setdefault(access.block, [])
         for other, writes in earlier:
             if (writes or access.writes) and not work.is_behind(other):

@@ -77,7 +77,7 @@ SIDES: dict[str | None, tuple[Convert, Convert]] = {
 
 
 class ColumnWriter:
-    """Writer of the products of one node, of which one or more results are wanted.
+    """Writer of the products of one node for one or more of its results.
 
     writer: of the entry. share: how the threads share the rows of the block. scales: for each left side of
     int8 products the factors and the scales of its vectors.
@@ -262,7 +262,9 @@ class ColumnWriter:
         sums: list[list[Value]],
         dtype: str,
     ) -> list[list[Value]]:
-        """Writes the products of a left side of scaled integers and a column of scaled integers."""
+        """Writes the products of one left side, as integers with a scale for each vector, and a column of
+        some matrices, as integers with a scale for each column.
+        """
         code, writer = self.code, self.writer
         factor_slot, scale_slot = self.scales[left]
         factors = [writer.read_slot(factor_slot, vector.row, vector.place) for vector in vectors]

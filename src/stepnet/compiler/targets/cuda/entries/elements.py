@@ -37,7 +37,10 @@ class Source:
 
 @dataclass(frozen=True)
 class ValueSlot:
-    """The place of a stored value, [rows][size]. share: the stored elements; None for all."""
+    """The place of a stored value: [rows of the block][size].
+
+    pointer: of its first byte. share: which of the elements are stored; None for all.
+    """
 
     pointer: Value
     dtype: str
@@ -125,7 +128,10 @@ class ElementWriter:
         slots: Mapping[int, ValueSlot],
         aligned: int = 1,
     ) -> None:
-        """Takes a net, arrays to read, and places of stored values; the alignment of these arrays."""
+        """Takes the net, the arrays that can be read, and the places of stored values, by node.
+
+        aligned: the bytes to which these arrays are known to be aligned.
+        """
         self.code, self.net, self.sources, self.slots, self.aligned = code, net, sources, slots, aligned
         self.values, self.selections = dict[tuple[int, int], Value](), selections_of(net)
 
@@ -158,7 +164,9 @@ class ElementWriter:
     # ---- elements
 
     def element(self, number: int, place: Place, row: RowOfThread, own: bool = False) -> Value:
-        """Writes an element of a node; returns its register. own: in the statement of the node itself."""
+        """Writes an element of a node; returns its register. own: whether this is the node's own statement,
+        which computes it even if it is stored.
+        """
         key = number, id(place.flat)  # the instructions keep the index alive
         if key not in self.values:
             self.values[key] = self.written(number, place, row, own)
@@ -287,7 +295,9 @@ def uniform(node: Node) -> np.ndarray | None:
 
 
 def progression(node: Node) -> tuple[int, int] | None:
-    """Returns first number and step of a constant as of np.arange, of int64; None for others."""
+    """Returns the first number and the step of a constant of 64-bit integers that increase evenly, as of
+    np.arange; None for any other node.
+    """
     numbers = node.attributes["value"].value.ravel() if node.operation == "constant" else np.zeros(0)
     if numbers.dtype != np.int64 or numbers.size < 2:
         return None
@@ -315,7 +325,9 @@ def literal(dtype: str, number: np.ndarray) -> Value:
 
 
 def combined(code: PlaceWriter, operation: str, a: Value, b: Value) -> Value:
-    """Writes "sum", "max", "min", "cumsum" or "cumprod" of two numbers; largest bools by "or"."""
+    """Writes the combination of two numbers by a reduction or a scan: "sum", "max", "min", "cumsum" or
+    "cumprod". The maximum of two bools is their "or".
+    """
     names = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "cumprod": "multiply"}
     name = names[operation]
     if a.type == ir.IntType(1):

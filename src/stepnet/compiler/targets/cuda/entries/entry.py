@@ -65,7 +65,7 @@ class EntryWriter(ElementWriter):
             self.code.barrier()
 
     def shared_by(self, statement: Statement) -> int:
-        """Returns what statements have in common that are computed in one loop, if their sizes are alike."""
+        """Returns the key of statements that are computed in one loop if their sizes are equal."""
         node = self.net.nodes[statement.number]
         if statement.kind == "elementwise":
             return 0
@@ -74,7 +74,9 @@ class EntryWriter(ElementWriter):
         return node.inputs[0] if node.operation == "result" else statement.number
 
     def loop_of(self, together: list[Statement], row: RowOfThread, store: Store) -> None:
-        """Writes the loop of elementwise statements, products, largest numbers, or another statement."""
+        """Writes one loop: over elementwise statements of one size, over products, over the largest numbers
+        of a value and their places, or over one other statement.
+        """
         statement, node = together[0], self.net.nodes[together[0].number]
         columns = ColumnWriter(self, self.share, self.scales, row)
         reductions = self.reductions(row)

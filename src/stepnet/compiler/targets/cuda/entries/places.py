@@ -94,7 +94,7 @@ class PlaceWriter(KernelWriter):
         return self.sums.get(id(value)) if known is None else IndexSum((), known)
 
     def alignment(self, index: Value, size: int, aligned: int) -> int:
-        """Returns the alignment of a number, by its index in an array that is so aligned itself."""
+        """Returns the alignment in bytes of a number, by its index in an array that begins aligned so."""
         terms = self.sum_of(index)
         known = 1 if terms is None else gcd(terms.constant, *(factor for _, factor in terms.factors))
         return max(size, gcd(aligned, size * known))
@@ -191,7 +191,11 @@ class PlaceWriter(KernelWriter):
 def over_lanes(
     code: PlaceWriter, values: list[Value], combine: Callable[[list[Value], list[Value]], list[Value]]
 ) -> list[Value]:
-    """Writes the combination, by `combine`, of all lanes of a warp in a fixed order, for lane 0."""
+    """Writes the combination of the values of all lanes of a warp, in a fixed order. Lane 0 then has the
+    result.
+
+    combine: writes the combination of the values of two lanes.
+    """
     lanes = LANES // 2
     while lanes:
         values = combine(values, [code.from_lane(value, lanes) for value in values])
@@ -213,7 +217,9 @@ class NamedPointer(ir.Constant):
 
 
 class Place:
-    """A place in a value: a flat index, or coordinates; one is computed from the other if needed."""
+    """A place in a value of some shape: an index of its flat elements, or a coordinate for each axis. One is
+    computed from the other where it is needed.
+    """
 
     def __init__(
         self, code: PlaceWriter, shape: Shape, flat: Value | None, coordinates: Sequence[Value] | None = None
@@ -268,7 +274,9 @@ class Place:
         return Place(self.code, shape, self.flat)
 
     def broadcast(self, shape: Shape) -> "Place":
-        """Returns the place shown here of a value of `shape` that is broadcast to this one."""
+        """Returns the place that is shown here of a value of the shape `shape` that is broadcast to this one:
+        the last axes are aligned, and axes of size 1 repeat.
+        """
         if prod(shape) == prod(self.shape):
             return self.reshaped(shape)
         lead = len(self.shape) - len(shape)

@@ -32,7 +32,10 @@ TURNS = 4
 
 
 class ReductionWriter:
-    """Writer of reductions and scans for a thread's row. share: how threads share elements."""
+    """Writer of the reductions and scans of an entry, for the row of a thread.
+
+    share: how the threads share the rows of the block, and so the elements of each.
+    """
 
     def __init__(self, writer: ElementWriter, share: RowShare, row: RowOfThread) -> None:
         """Takes the writer of the entry, the elements of the thread, and its row."""
@@ -40,14 +43,16 @@ class ReductionWriter:
         self.first, self.step, self.row = share.first, share.per_row, row
 
     def write_results(self, together: list[Statement]) -> None:
-        """Writes results of a reduction, by the lanes of a warp, or by a thread from a few sums."""
+        """Writes the results of a reduction: each by the lanes of a warp, or by a thread from a few sums. The
+        largest numbers and their places are found together.
+        """
         code, writer, statement = self.code, self.writer, together[0]
         nodes = [self.net.nodes[each.number] for each in together]
         node = next((each for each in nodes if each.operation == "argmax"), nodes[0])
         count = reduced_count(self.net, node)
 
         def write(result: Value, found: list[Value]) -> None:
-            """Writes what was found: the number is the first, its place the last."""
+            """Writes the number that was found as the first result, and its place as the last one."""
             for each, its in zip(together, nodes, strict=True):
                 value = found[-1 if its.operation == "argmax" else 0]
                 writer.write_slot(value, writer.slots[each.number], self.row.place, result)

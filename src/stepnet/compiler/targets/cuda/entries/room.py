@@ -43,7 +43,10 @@ class ValueRoom:
     def slots(
         self, code: PlaceWriter, scratch: Value
     ) -> tuple[Mapping[int, ValueSlot], Mapping[int, list[ValueSlot]]]:
-        """Writes addresses of values, of nodes and of scales of left sides, in scratch memory."""
+        """Writes the addresses of the stored values: of nodes, and of the scales of left sides.
+
+        scratch: the address of the block's scratch memory.
+        """
         whole, scales = dict[int, ValueSlot](), dict[int, list[ValueSlot]]()
         for value in self.values:
             pointer = code.shared(value.offset) if value.is_shared else code.at(scratch, value.offset)

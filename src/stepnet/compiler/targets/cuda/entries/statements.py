@@ -57,7 +57,7 @@ def reduced_axes(net: Net, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]
 
 
 def reduced_count(net: Net, node: Node) -> int:
-    """Returns how many elements a reduction combines for one result."""
+    """Returns the number of elements that a reduction combines for one result."""
     shape = net.type_of(node.inputs[0]).shape
     return prod(shape[axis] for axis in reduced_axes(net, node)[1])
 
@@ -176,8 +176,8 @@ class Statements:
     # ---- what statements read
 
     def operands(self, number: int, signature: Signature) -> Iterable[tuple[int, Signature]]:
-        """Yields what an element of an expression reads, each with the steps that led from the place of the
-        statement's element to its place: none for the same flat index.
+        """Yields the values that an element of an expression reads, each with the steps that led from the
+        place of the statement's element to its place: none for the same flat index.
         """
         node = self.net.nodes[number]
         if (selection := self.selections.get(number)) is not None:
@@ -316,7 +316,7 @@ class Statements:
         return {n for n in found if not any(n in self.inside(m) for m in found - {n})}
 
     def elements_read(self, statement: Statement) -> int:
-        """Returns how many elements of an expression a statement computes."""
+        """Returns the number of elements of an expression that a statement computes."""
         if statement.kind == "elementwise":
             return statement.size
         node = self.net.nodes[statement.number]
@@ -337,7 +337,9 @@ class Statements:
     # ---- memories
 
     def rewrite_early(self) -> None:
-        """Marks memories that others still read when their next value is made, to be copied last."""
+        """Marks the memories that other statements still read when their next value is computed: the next
+        values are stored, and copied after all else.
+        """
         statements = self.with_levels()
         for memory, following in self.memories.items():
             own = [s for s in statements if s.number == following and s.kind == "elementwise"]

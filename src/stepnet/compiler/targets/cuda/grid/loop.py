@@ -111,7 +111,9 @@ class GridLoopWriter(LoopWriter):
         return GridEntryWriter(self, slots, targets, found)
 
     def store_of(self, writer: EntryWriter) -> Store:
-        """Makes what writes a step's outputs and memories; a memory of an ended sequence moves on."""
+        """Makes the function that writes the stores of a step's element: to outputs and memories. A memory of
+        a sequence that has ended moves on unchanged.
+        """
         code = self.code
         assert isinstance(writer, GridEntryWriter)
 
@@ -132,9 +134,10 @@ class GridLoopWriter(LoopWriter):
 
 
 class GridEntryWriter(EntryWriter):
-    """Writer of the statements of entries, of the units of a block.
+    """Writer of the statements of entries, for the units of a block.
 
-    targets: the places of the next values of memories, by node. found: of what blocks find of long vectors.
+    targets: the places of the next values of memories, by node. found: the places of the partial reductions
+    of long vectors that the blocks compute, by node.
     """
 
     def __init__(

@@ -30,7 +30,10 @@ PIECE = 4
 
 
 def vectors_of_thread(vectors: int, columns: int, results: int) -> int:
-    """Returns how many vectors, of all rows, a thread multiplies with a column of each result."""
+    """Returns the number of vectors that a thread multiplies with a column of each result of a product.
+
+    vectors: the number of all rows. columns: the number of the block's columns.
+    """
     return next(
         count
         for count in ABREAST
@@ -52,7 +55,10 @@ class Areas:
 
 
 class GridColumnWriter(ColumnWriter):
-    """Writer of products of a block's columns. areas: in shared memory. first: its first unit."""
+    """Writer of the products of the columns of a block.
+
+    grid: how blocks share the units. areas: the arrays in shared memory. first: the first unit of the block.
+    """
 
     def __init__(
         self,
@@ -113,7 +119,9 @@ class GridColumnWriter(ColumnWriter):
             code.write(four, code.at(area, offset), 16)
 
     def column_of(self, index: Value, columns: int) -> tuple[Value, Value]:
-        """Writes the matrix column that is a column of the block, whether it exists, and its unit."""
+        """Writes the matrix column that is a column of the block, and whether both the matrix has this column
+        and the block its unit. columns: the number of columns of the matrix.
+        """
         code = self.code
         part, place = code.divided(index, self.grid.own)
         unit = code.summed(self.first, place)

@@ -79,13 +79,13 @@ class SplitReductionWriter(ReductionWriter):
             code.write_element("int64", best[1], to.places, place)
 
     def write_all(self, statement: Statement, of: FoundPlaces) -> None:
-        """Writes the result of what all blocks have found, by the first warp of each row."""
+        """Writes the result of the parts that all blocks have found, by the first warp of each row."""
         code, node = self.code, self.net.nodes[statement.number]
         dtype = self.net.type_of(node.inputs[0]).dtype
         ahead = code.multiplied(self.row.place, of.count)
 
         def turn(index: Value, best: list[Value]) -> list[Value]:
-            """Writes the combination with what one more warp has found."""
+            """Writes the combination with the part that one more warp has found."""
             place = code.summed(ahead, code.summed(index, self.lane))
             value = code.read_element(dtype, of.numbers, place)
             return self.first_highest(best, [value, code.read_element("int64", of.places, place)])

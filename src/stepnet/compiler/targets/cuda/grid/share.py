@@ -80,7 +80,9 @@ class Ownership:
 
     @cached_property
     def uneven(self) -> frozenset[int]:
-        """The results of products whose elements do not belong to the units of their columns."""
+        """The results of products of several vectors whose columns are no multiple of the units: their
+        elements do not belong to the unit of their column.
+        """
         shapes = {
             s.number: self.net.nodes[s.number].type.shape
             for s in self.statements.all_statements()
@@ -116,7 +118,9 @@ class Ownership:
 
     @cached_property
     def reduced_alone(self) -> frozenset[int]:
-        """Short stored values for reductions alone: each block computes all, so that none waits."""
+        """The short stored values that reductions alone read: each block computes all of them, so that blocks
+        need not meet before the reduction.
+        """
         statements, read = self.statements, dict[int, set[str]]()
         listed = statements.all_statements()
         for statement in listed:
@@ -244,7 +248,7 @@ class GridShare:
         return -(-self.units // self.own)
 
     def own_columns(self, columns: int) -> int:
-        """Returns how many of the columns of a matrix a block has, counting those of absent units."""
+        """Returns the number of columns of a matrix in a block, columns of absent units included."""
         return -(-columns // self.units) * self.own
 
 

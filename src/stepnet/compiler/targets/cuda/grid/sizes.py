@@ -57,8 +57,8 @@ class GridForm(LoopForm):
     """A plan's step, and how a group of blocks runs it.
 
     owners: the division of the step among units. own: the units of a block.
-    numbers: what float32 is multiplied as on tensor cores; None for products without them.
-    groups: that run at once and read weights, by which the time is estimated.
+    numbers: the format in which tensor cores multiply float32; None for products without them.
+    groups: the number of groups that run at once and read weights, by which the time is estimated.
     slowness: of main memory, by that of instructions, beside an H100's.
     """
 
@@ -130,7 +130,7 @@ class GridForm(LoopForm):
     def tile_areas(self, used: int, numbers: Precision) -> tuple[TileAreas, int]:
         """Returns the places of the operands of products on tensor cores, and the bytes until their end.
 
-        used: the bytes of shared memory before them. numbers: what float32 is multiplied as.
+        used: the bytes of shared memory before them. numbers: the format in which float32 is multiplied.
         """
         net, weights = self.body, dict[tuple[int, int], int]()
         products, tiles = grid_products(self.statements), dict[int, GridTiles]()
@@ -155,7 +155,7 @@ class GridForm(LoopForm):
 
     @computed_once
     def found(self) -> dict[int, int]:
-        """The places in scratch memory of what blocks find of long vectors, by node."""
+        """The places in scratch memory of the blocks' partial reductions of long vectors, by node."""
         net, split = self.body, sorted(self.owners.split)
         operands = dict.fromkeys(net.nodes[number].inputs[0] for number in split)
         return {number: self.placed[3] + place * self.found_bytes for place, number in enumerate(operands)}
@@ -177,7 +177,7 @@ class GridForm(LoopForm):
 
     @property
     def times(self) -> dict[str, float]:
-        """Estimates of the microseconds of a step, by what takes them."""
+        """Estimates of the microseconds of a step, by the resource that takes them."""
         net, (phases, at_end) = self.body, self.owners.plan
         meetings = sum(phase.meets + bool(self.owners.split_of(phase)) for phase in phases) + at_end
         reduced = [each for phase in phases for each in found_together(net, phase.statements)]
@@ -192,7 +192,7 @@ class GridForm(LoopForm):
         }
 
     def reduction_time(self, statement: Statement) -> float:
-        """Estimates the microseconds of a reduction: of values in main memory, in shared memory, or of long
+        """Estimates the microseconds of a reduction of values in main memory or in shared memory, or of long
         vectors, of which each block reduces a part.
         """
         lanes, is_owned = self.threads // self.group_rows, self.owners.is_owned(statement)
@@ -209,7 +209,7 @@ class GridForm(LoopForm):
 
     @property
     def bound(self) -> str:
-        """The name of what takes the longest."""
+        """The name of the resource that takes the longest."""
         name = max(self.times, key=lambda name: self.times[name])
         areas = self.placed[1]
         is_read = isinstance(areas, TileAreas) and not all(each.is_kept for each in areas.tiles.values())
@@ -255,8 +255,8 @@ def reduced_time(statements: Statements, statement: Statement, threads: int, blo
 
 
 def found_together(net: Net, statements: Iterable[Statement]) -> list[Statement]:
-    """Lists the reductions among the statements of a level, of which the largest numbers of a value and their
-    places are found together.
+    """Lists the reductions among the statements of a level. The largest numbers of a value and their places
+    are one reduction.
     """
     found = dict[Hashable, Statement]()
     for statement in statements:
@@ -290,11 +290,13 @@ def grid_form(
     """Returns the form of a plan's loop for a group of blocks; None if its step cannot be divided among
     blocks of the device.
 
-    group_rows: the sequences that a group runs at a time: a power of two. threads: of a block.
+    group_rows: the sequences that a group runs at a time: a power of two. threads: the number of threads of a
+    block.
     own: the units of a block; None for as few as there are multiprocessors for.
     flag: the position of the bool memory that ends a sequence early, if one does.
-    numbers: what float32 is multiplied as on tensor cores; None for products without them.
-    owners: the division of the step among units, if it is known. groups: that run at once.
+    numbers: the format in which tensor cores multiply float32; None for products without them.
+    owners: the division of the step among units, if it is known. groups: the number of groups that run at
+        once.
     """
     owners = owners or ownership(LoopForm(plan, group_rows, threads, facts.shared).statements)
     if owners is None:

@@ -52,7 +52,9 @@ class TileAreas:
 
 @dataclass(frozen=True)
 class Item:
-    """Work of a warp: part of sums, tile of columns, first tile of vectors, place among tiles."""
+    """The work of a warp: its part of the sums, tile of columns, first tile of vectors, and the place of the
+    tile among those whose sums lie in shared memory.
+    """
 
     part: Value
     tile: Value

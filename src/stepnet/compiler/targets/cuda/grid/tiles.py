@@ -104,7 +104,7 @@ class GridTiles:
     """The tiles of a product of a block.
 
     results: of the product. own: the columns of a result that the block has. vectors: of all rows.
-    lengths: of the left sides. numbers: what float32 is multiplied as.
+    lengths: of the left sides. numbers: the format in which float32 is multiplied.
     is_kept: whether the weights stay in shared memory. Those of other products are read at each step, for
         which the columns of each result begin with a tile.
     """
@@ -195,8 +195,8 @@ def tiles_time(listed: Sequence[GridTiles], threads: int, blocks: int, slowness:
     """Estimates the microseconds of the products of a step: the instructions of the busiest warp, or the
     reads of weights that are not kept, of all blocks together, and the sums of parts.
 
-    threads: of a block. blocks: of all groups that run at once. slowness: of main memory, beside an H100's.
-    Nothing of it was measured.
+    threads: the number of threads of a block. blocks: of all groups that run at once. slowness: how many
+    times slower main memory is than an H100's. Nothing of it was measured.
     """
     warps, found = threads // LANES, 0.0
     instruction = H100.warp + H100.scheduler * warps / SCHEDULERS

@@ -92,7 +92,7 @@ def load_of(
 
 
 LoadsOf = Callable[[int], Sequence[LoopLoad]]
-"""Returns what each of some loops takes of the GPU, if so many of them run at the same time."""
+"""Returns the part of the GPU that each of some loops takes, if so many of them run at the same time."""
 
 
 class PartPlace(NamedTuple):
@@ -196,8 +196,8 @@ class LayersAsWavefronts:
 
 
 def as_wavefronts(loads_of: LoadsOf, steps: int, costs: StreamCosts) -> LayersAsWavefronts:
-    """Decides which layers of a stack run as wavefronts, of how many layers, and in how many chunks: as is
-    predicted to be the fastest of what fits on the GPU at once.
+    """Decides which layers of a stack run as wavefronts, of how many layers each, and in how many chunks: the
+    fastest choice by the estimates that fits on the GPU at once.
     """
     alone = loads_of(1)
     in_turn = sum(load.microseconds for load in alone) * steps

@@ -94,7 +94,7 @@ def described(
 ) -> list[tuple[tuple[int, ...], str]]:
     """Describes how parts of a schedule run beside each other in calls of a size: their places, and how.
 
-    kernels: those of parts that can be in a chain, by place.
+    kernels: the kernels of parts that can be in a chain, by place.
     """
     described = list[tuple[tuple[int, ...], str]]()
     for indices in runs_of(parts, kernels.__contains__):

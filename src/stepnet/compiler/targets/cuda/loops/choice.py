@@ -73,7 +73,7 @@ def time_of_launch(plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptio
 def best_on_tensor_cores(
     plan: Plan, rows: int, facts: DeviceFacts, options: CudaOptions, flag: int | None
 ) -> TensorChoice | str:
-    """Returns what `tensor_loop` does, which is kept."""
+    """Returns the result of `tensor_loop`, which is kept."""
     key = plan.key, rows, facts, options, flag
     best: TensorChoice | str = entry_of(
         CHOICES, key, lambda: tensor_loop(plan, rows, facts, options, flag), MOST_LOOPS

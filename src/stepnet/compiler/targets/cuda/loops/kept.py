@@ -1,4 +1,4 @@
-"""The kernels of loops, as they were chosen: kept in memory and on disk by what they are chosen for.
+"""The kernels of loops, as they were chosen: kept in memory and on disk by the facts of the choice.
 
     plan, sequences, device, options  ->  ChosenLoop    read, or chosen and written by `choice.py`
 
@@ -44,7 +44,7 @@ class ChosenLoop:
 
 FORM = Serializer(DeviceCode, LoopCode, ChosenLoop, LanePace)
 LOOPS = OrderedDict[Hashable, ChosenLoop]()
-"""The loops that were chosen last, by what they were chosen for; both directions have the same ones."""
+"""The loops that were chosen last, by the facts of the choice; both directions have the same ones."""
 MOST_LOOPS = 256
 """The largest number of choices that are kept."""
 

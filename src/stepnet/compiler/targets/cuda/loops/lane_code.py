@@ -1,4 +1,4 @@
-"""Writes what a lane of a loop does in a turn: which steps of which sequence, as the table of lanes says."""
+"""Writes the work of a lane of a loop in a turn: the steps of a sequence, as the table of lanes says."""
 
 from llvmlite import ir
 

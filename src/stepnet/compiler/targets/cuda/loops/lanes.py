@@ -87,7 +87,7 @@ class LanePace:
 
 
 def idle(turns: int, group_lanes: int) -> Array:
-    """Returns what lanes do that are idle in all turns."""
+    """Returns the table entries of lanes that are idle in all turns."""
     lanes = np.zeros((turns, group_lanes, len(LANE_WORDS)), np.int64)
     lanes[:, :, BEFORE] = 1
     return lanes

@@ -31,7 +31,8 @@ Value = ir.Value
 class LoopForm:
     """A plan's step, and how a block runs it.
 
-    group_rows: the sequences that a block runs at a time: a power of two. threads: of a block.
+    group_rows: the sequences that a block runs at a time: a power of two. threads: the number of threads of a
+    block.
     shared: the most bytes of shared memory of a block.
     flag: the position of the bool memory that ends a sequence early; None if sequences run all their steps.
     """
@@ -101,7 +102,8 @@ def loop_code(
 ) -> LoopCode:
     """Makes the kernel of a plan's loop.
 
-    group_rows: the sequences that a block runs at a time: 1, 2, 4 or 8. threads: of a block.
+    group_rows: the sequences that a block runs at a time: 1, 2, 4 or 8. threads: the number of threads of a
+    block.
     shared: the most bytes of shared memory of a block; values that do not fit lie in main memory.
     flag: the position of the bool memory that ends a sequence early, if one does.
     """

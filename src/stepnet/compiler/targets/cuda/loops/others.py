@@ -75,8 +75,8 @@ class OtherLoop:
     microseconds: the estimate of a step's time, of all sequences.
     group_rows: the sequences of a group of blocks, or of a block.
     form: of the loop of groups of blocks; None for single blocks, which read the weights at each step.
-    groups: that run at once; 0 for any number.
-    bound: what takes most of the time.
+    groups: the number of groups that run at once; 0 for any number.
+    bound: the name of the resource that takes most of the time.
     """
 
     microseconds: float
@@ -302,7 +302,7 @@ def by_groups(
 ) -> OtherLoop | None:
     """Returns the loop of groups of blocks that is estimated to be the fastest; None if none fits.
 
-    owners: the division of the step. numbers: what float32 is multiplied as on tensor cores; None for
+    owners: the division of the step. numbers: the format in which tensor cores multiply float32; None for
     products without them.
     """
     best = None

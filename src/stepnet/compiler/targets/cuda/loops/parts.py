@@ -41,7 +41,7 @@ KINDS = {"elementwise", "reduce", "concatenate"}
 
 @dataclass(frozen=True)
 class LoopParts:
-    """Division of a step among blocks. count: of the parts. divided: how often each value is, by node."""
+    """Division of a step among blocks. count: the number of parts. divided: how often, by node."""
 
     count: int
     divided: Mapping[int, int]
@@ -53,7 +53,7 @@ class LoopParts:
 
 
 def parts_of(form: LoopForm, count: int) -> LoopParts | None:
-    """Returns how the step of a loop is divided into a number of parts; None if it cannot be."""
+    """Returns the division of the step of a loop into a number of parts; None if it cannot be."""
     body, statements = form.body, form.statements
     kinds = {statement.kind for statement in statements.all_statements()}
     if count < 2 or form.flag is not None or kinds - KINDS or not has_expressions(body):
@@ -86,7 +86,7 @@ def is_joined(body: Net, number: int, divided: Mapping[int, int], count: int) ->
 
 
 def times_of(body: Net, number: int, operand: int, times: int) -> int:
-    """Returns how often an operand of a concatenation is divided. times: how often the concatenation is."""
+    """Returns the number of parts of a concatenation's operand. times: that of the concatenation."""
     return times * body.type_of(operand).size // max(1, body.type_of(number).size)
 
 
@@ -119,7 +119,7 @@ class PartEntryWriter(EntryWriter):
         self.parts, self.part, self.times = parts, part, 1
 
     def shared_by(self, statement: Statement) -> int:
-        """Returns what statements have in common that are computed in one loop, if their sizes are alike."""
+        """Returns the key of statements that are computed in one loop if their sizes are equal."""
         if statement.kind == "elementwise":
             return self.parts.divided.get(statement.number, 0)
         return super().shared_by(statement)

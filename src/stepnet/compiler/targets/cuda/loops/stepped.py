@@ -32,7 +32,7 @@ class SteppedTime(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """The name of what takes longer."""
+        """The name of the resource that takes longer."""
         return "products" if self.products > self.launches else "launches"
 
 

@@ -149,8 +149,8 @@ class UnitWriter(ElementWriter):
         return known
 
     def few_reduced(self, node: Node, place: Place, row: RowOfThread) -> Value:
-        """Writes a reduction of a few elements: of as many as a fiber has in parts, of which a lane has some,
-        and then pair by pair.
+        """Writes a reduction of a few elements, of which each lane has a share: first in the parts that a
+        whole fiber has, then pair by pair, and then across the lanes.
         """
         own, code = self.own.get(reduced_count(self.net, node)), self.code
         if own is None:

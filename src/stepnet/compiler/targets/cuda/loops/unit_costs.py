@@ -41,7 +41,8 @@ MOST_REGISTERS = 254
 class UnitChoice:
     """A way to run units, with estimates.
 
-    microseconds: of a step of all sequences. bound: what takes them. registers: of a thread.
+    microseconds: the time of a step of all sequences. bound: the name of the resource that takes them.
+    registers: the number of registers of a thread.
     """
 
     form: UnitForm

@@ -52,7 +52,7 @@ class UnitForm:
         return ceil(self.threads_of_row / THREADS)
 
     def own(self, number: int) -> int:
-        """Returns how many elements of a value of the step a thread has."""
+        """Returns the number of elements of a value of the step in a thread."""
         size, count, longest = (
             self.fibers.body.type_of(number).size,
             self.fibers.count,
@@ -77,7 +77,7 @@ def lanes_of(fibers: UnitFibers) -> list[int]:
 
 
 def uses_of(body: Net) -> Counter[int]:
-    """Returns how often each value of a step is read, or is a result."""
+    """Returns the number of times that each value of a step is read, or is a result."""
     return Counter([*body.results, *(n for node in body.nodes for n in node.inputs)])
 
 

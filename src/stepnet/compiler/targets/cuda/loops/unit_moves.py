@@ -41,7 +41,7 @@ class UnitMoves:
     """Writer of the reads and writes of all steps of a turn."""
 
     def __init__(self, code: PlaceWriter, lane: LaneTurn, inputs: Sequence[InputRead]) -> None:
-        """Writes what does not depend on the step. inputs: those that a step reads."""
+        """Writes the code that does not depend on the step. inputs: those that a step reads."""
         self.code = code
         self.start, self.time = lane.start, code.trunc(lane.time, I32)
         self.last = code.trunc(code.sub(lane.count, integer(1)), I32)

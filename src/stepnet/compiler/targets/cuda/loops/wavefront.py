@@ -75,10 +75,11 @@ class ChunkRun(PlanRun):
 class ChunkedLayer:
     """A call of a layer of a wavefront, in chunks of its steps on the present side stream.
 
-    count: the chunks. given: for each sequence of the call, its chunks, where a layer above has made it; None
-        for one that is taken from all steps.
-    whole: the run of what is done for all steps at once, and the values of all steps.
-    kept: by node, the values of each chunk that are needed of all steps. marks: those of `ChunkedArray`.
+    count: the number of chunks.
+    given: for each sequence of the call its chunks, if a layer above has made them; None for one that is
+        cut from all steps.
+    whole: the run of the work that is done for all steps at once, and the values of all steps.
+    kept: by node, each chunk's values that are needed for all steps. marks: those of `ChunkedArray`.
     """
 
     bound: BoundPlan

@@ -73,9 +73,9 @@ class CallNotes:
     """Notes of the work that one call gives to a device, while it is done.
 
     device: the device. memory: all memory of the call that lies elsewhere in others: the bytes of each value,
-        -1 for an argument. work: the pieces of work. constants: what keeps all other memory allocated, by
-        identity. refused: why later calls cannot give this work; "" if they can. streams: the numbers of side
-        streams, from 1 on, by the device's handles. marks: the number of marks so far.
+        -1 for an argument. work: the pieces of work. constants: the objects that keep all other memory
+        allocated, by identity. refused: why later calls cannot give this work; "" if they can. streams: the
+        numbers of side streams, from 1 on, by the device's handles. marks: the number of marks so far.
     """
 
     device: Device
@@ -106,7 +106,9 @@ class CallNotes:
         return replace(array, owner=self.known(array))
 
     def result(self, array: DeviceArray) -> tuple[DeviceArray, ResultPlace | None]:
-        """Returns a result and its place; None, with a reason in `refused`, for other memory."""
+        """Returns a result as the caller gets it, and its place. Returns None, with a reason in `refused`, if
+        its memory does not belong to a value of this call.
+        """
         owner = array.owner
         if not isinstance(owner, CallMemory) or owner.notes is not self or owner.count < 0:
             self.refused = self.refused or "a result is no value of the call"
@@ -132,7 +134,7 @@ class CallNotes:
             self.add("copy", (target, source), count)
 
     def write(self, address: int, array: Array) -> None:
-        """Refuses notes of a call that the host gives numbers of this call's arrays."""
+        """Refuses notes of a call that the host gives numbers, but in memory that later calls have."""
         if self.placed(address)[0] >= 0:
             self.refused = self.refused or WRITES
 
@@ -157,7 +159,9 @@ class CallNotes:
             self.work.append(DeviceWork(kind, bases, offsets, count, code, stream))
 
     def placed(self, word: int) -> tuple[int, int]:
-        """Returns an address' memory number and offset there; -1 and the word for a constant one."""
+        """Returns the number of the memory that an address lies in, and its offset there in bytes; -1 and the
+        word itself for an address that is the same in later calls.
+        """
         if not isinstance(word, Address):
             return -1, int(word)
         owner = word.owner

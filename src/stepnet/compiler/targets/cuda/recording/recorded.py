@@ -4,10 +4,10 @@
     second call     memory planned, arguments of all launches prepared
     later calls     memory allocated, kernels launched
 
-A form is what the work of a call depends on besides its arrays: the positions of its sequences, which
-memories are given, whether all outputs are asked for, and whether steps are counted from earlier calls on, in
-which case their numbers are one of its arrays. Calls run as the first one where sequences end early, where
-steps that run one by one are counted on, where the positions are many, where no arrays are given, where
+A form is all facts that the work of a call depends on besides its arrays: the positions of its sequences,
+which memories are given, whether all outputs are asked for, and whether steps are counted from earlier calls
+on, in which case their numbers are one of its arrays. Calls run as the first one where sequences end early,
+where steps that run one by one are counted on, where the positions are many, where no arrays are given, where
 parameters of the host change, and where the host reads what the device computed, as for tables that are read
 at an index.
 """
@@ -50,7 +50,7 @@ MOST_BYTES = 64 * 2**20
 MOST_CALLS = 256
 """The largest number of recorded calls."""
 WIDEST = 16
-"""The bytes that one instruction moves at most: up to these, it matters to what arguments are aligned."""
+"""The bytes that one instruction moves at most: up to these, the alignment of arguments matters."""
 UNKNOWN = (
     "a CUDA graph captures only calls whose work is known, as nothing can be copied to the GPU during the "
     "capture: run this call once before it, with the same lengths"
@@ -131,7 +131,10 @@ def numbered(owner: Any) -> int:
 
 @dataclass(frozen=True, eq=False)
 class RecordedKernel:
-    """Kernel whose calls are recorded. parts: its kernel, part by part. memory: the device's."""
+    """Kernel of a schedule on a device, whose calls are recorded.
+
+    parts: the kernel that runs the schedule part by part. memory: the memory of the device.
+    """
 
     schedule: Schedule
     parts: Kernel
@@ -199,7 +202,9 @@ class RecordedBound(CalledKernel):
         return self.inner.ends_early
 
     def rebind(self, parameters: Sequence[Any]) -> bool:
-        """Replaces the parameters; returns False if they moved between host and device."""
+        """Replaces the parameters, for later calls. Returns False if they were on the host and are now on the
+        device, or the other way round.
+        """
         arguments = self.on_device(parameters)
         if bool(arguments) != bool(self.arguments):
             return False
@@ -242,7 +247,9 @@ class RecordedBound(CalledKernel):
         return LARGE if call.positions.key is None else ""
 
     def prepare(self, call: Call, layout: TableLayout | None = None) -> PreparedCall | None:
-        """Prepares calls at these positions; None for any lengths, and for calls not recorded."""
+        """Prepares calls with other arrays at the positions of this one; None for calls of any lengths, and
+        for calls that are not recorded.
+        """
         if layout is not None or self.refused(call):
             return None
         form, shapes = WorkForm.of(call, self.kernel.counts_steps), [each.shape for each in call.sequences]
@@ -260,7 +267,9 @@ class RecordedBound(CalledKernel):
         return PreparedCall(run, 0)
 
     def run(self, like: Call, form: "WorkForm", given: OptionalArrays) -> Results:
-        """Runs a call, as recorded if it is known. form: what its work depends on. given: its arrays."""
+        """Runs a call, as recorded if it is known. form: the facts that its work depends on. given: its
+        arrays.
+        """
         if self.has_changed or all(array is None for array in given):
             return self.in_parts(form.call(like, given), CHANGES if self.has_changed else NOTHING)
         arguments, is_host = self.arguments, not has_buffers(given)
@@ -315,7 +324,8 @@ class RecordedBound(CalledKernel):
 
 
 class WorkForm(NamedTuple):
-    """Form of a call: what its work depends on, apart from which arrays it is given and where they lie.
+    """Form of a call: the facts that its work depends on, apart from which arrays it is given and where they
+    lie.
 
     key: a digest. sequences, initial: the numbers of its sequences and of its initial memories.
     counts_on: whether its steps are counted from earlier calls on.
@@ -342,7 +352,7 @@ class WorkForm(NamedTuple):
         return [np.ascontiguousarray(call.step_offset, np.int64)] if self.counts_on else []
 
     def call(self, like: Call, given: Sequence[Any]) -> Call:
-        """Returns a call of this form on other arrays, in the order of a net's inputs."""
+        """Returns a call of this form on sequences, initial memories, statics and perhaps steps so far."""
         first, last, end = self.sequences, self.sequences + self.initial, len(given) - self.counts_on
         kinds = {"sequences": given[:first], "initial": given[first:last], "statics": given[last:end]}
         return replace(like, **kinds, step_offset=given[-1] if self.counts_on else None)

@@ -29,7 +29,8 @@ class Recording:
     """The work of a call, to be given again on other memory.
 
     device: the device. work: gives it. arena: the bytes for values that are no results. sizes: the sizes of
-    the memory of results. results: which memory each of them is in, with its offset, shape and dtype.
+    the memory of results. results: for each result the memory that it is in, with its offset, shape and
+    dtype.
     """
 
     device: Device
@@ -42,7 +43,7 @@ class Recording:
     def of(cls, notes: CallNotes, results: Sequence[ResultPlace], shared: slice) -> "Recording":
         """Plans the memory of later calls from the notes of one, and prepares its work.
 
-        results: where the results of that call lie. shared: those of them that may lie in one memory.
+        results: where the results of that call lie. shared: the results that may lie in one memory.
         """
         rooms = rooms_of([place.number for place in results], shared)
         given = [number for number, count in enumerate(notes.memory) if count < 0]
@@ -79,7 +80,7 @@ class Recording:
 def rooms_of(numbers: Sequence[int], shared: slice) -> list[list[int]]:
     """Groups the memories of results: each is a group of its own, but the `shared` ones form one group.
 
-    numbers: the number of the memory of each result. shared: which of these results may lie together.
+    numbers: the number of the memory of each result. shared: the results that may lie together.
 
     >>> rooms_of([4, 7, 5, 6, 4], slice(1, 4))
     [[4], [7, 5, 6]]
@@ -90,7 +91,9 @@ def rooms_of(numbers: Sequence[int], shared: slice) -> list[list[int]]:
 
 
 def moved(piece: DeviceWork, known: dict[int, tuple[int, int]]) -> DeviceWork:
-    """Returns work with other numbers of memory, by `known`: the new ones, and offsets in them."""
+    """Returns a piece of work with other numbers of memory. known: for each number the new one, and the
+    offset in that memory in bytes.
+    """
     if not piece.bases:
         return piece
     pairs = zip(piece.bases, piece.offsets, strict=True)
@@ -114,7 +117,10 @@ class Span(NamedTuple):
 
 
 def spans_of(work: Sequence[DeviceWork], others: Container[int]) -> dict[int, Span]:
-    """Returns when each value in the arena is needed. others: numbers of other memory."""
+    """Returns for each value in the arena the span of work that needs it.
+
+    others: the numbers of memory that is not in the arena.
+    """
     streams = range(1 + max((piece.stream for piece in work), default=0))
     clocks = [[0 for _ in streams] for _ in streams]  # for each stream what is ahead of its next piece
     marks, spans = dict[int, list[int]](), dict[int, Span]()

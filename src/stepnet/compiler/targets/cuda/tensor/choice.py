@@ -50,8 +50,8 @@ LONGEST = 2500
 class TensorChoice:
     """A loop that a device can run, and the estimate of its time.
 
-    microseconds: of a step of all sequences. bound: what takes the longest, a field of `StepTime`,
-        or the bytes of main memory.
+    microseconds: the time of a step of all sequences. bound: the name of the resource that takes the longest:
+        a field of `StepTime`, or the bytes of main memory.
     groups: the most groups of blocks that run at once if all of them must; 0 for any number.
     is_measured: whether the estimate is by facts that were measured on such a device.
     pace: how many groups of blocks run at once, and how fast.
@@ -96,7 +96,7 @@ def chosen(
     """Lists the loops on tensor cores that a device can run for a plan, the fastest first, by estimates of
     their times; empty if there is none.
 
-    rows: the number of sequences. numbers: what float32 is multiplied as.
+    rows: the number of sequences. numbers: the format in which float32 is multiplied.
     flag: the position of the bool memory that ends a sequence early, if one does.
     """
     step = TensorStep.of(plan, flag)

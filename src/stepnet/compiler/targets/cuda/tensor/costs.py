@@ -68,7 +68,7 @@ SCHEDULERS = 4
 
 @dataclass(frozen=True)
 class TimeByParts:
-    """Microseconds by what takes them: the base class of records whose fields are the parts."""
+    """Microseconds by the resource that takes them: the base class of records whose fields are the parts."""
 
     @property
     def total(self) -> float:
@@ -83,7 +83,7 @@ class TimeByParts:
 
 @dataclass(frozen=True)
 class StepTime(TimeByParts):
-    """The microseconds of a step, by what takes them."""
+    """The microseconds of a step, by the resource that takes them."""
 
     loop: float
     products: float
@@ -249,10 +249,10 @@ def moved_bytes(plan: Plan) -> int:
 def groups_at_once(
     shape: TensorShape, device: DeviceFacts, facts: TensorFacts, registers: int
 ) -> tuple[int, int]:
-    """Returns how many groups of blocks run at once with a block on each multiprocessor, and how many blocks
-    a multiprocessor can hold.
+    """Returns the number of groups of blocks that run at once with a block on each multiprocessor, and the
+    number of blocks that a multiprocessor can hold.
 
-    registers: of a thread.
+    registers: the number of registers of a thread.
     """
     blocks = shape.schedule.blocks
     by_registers = device.registers // (registers * shape.threads)
@@ -263,7 +263,7 @@ def groups_at_once(
 
 
 def pace(shape: TensorShape, rows: int, device: DeviceFacts, facts: TensorFacts, registers: int) -> LanePace:
-    """Estimates how many groups of blocks run at once if there are `rows` sequences, and how fast."""
+    """Estimates the number of groups of blocks that run at once for `rows` sequences, and their speed."""
     alone, together = groups_at_once(shape, device, facts, registers)
     if shape.schedule.exchange in ("grid", "tagged"):
         together = 1

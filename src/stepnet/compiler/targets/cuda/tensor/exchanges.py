@@ -184,7 +184,9 @@ class ExchangeWriter(PlacesWriter):
         return [words for words, _ in tagged]
 
     def read_direct(self, left: int, parity: Value, operands: Sequence[Value]) -> list[Elements]:
-        """Writes reads of the thread's operands of values that other blocks published in L2."""
+        """Writes reads of the thread's numbers of left operands from the second cache, where other blocks
+        have published them.
+        """
         found = list[Elements]()
         for operand in operands:
             numbers = list[Value]()
@@ -226,6 +228,6 @@ class ExchangeWriter(PlacesWriter):
             self.function_call("write_to", VOID, [self.low(rank), self.low(offset), four])
 
     def wait_for_cluster(self, lefts: Sequence[int]) -> None:
-        """Writes the wait for what all blocks of the cluster have written, if there is a cluster."""
+        """Writes the wait for the writes of all blocks of the cluster, if there is a cluster."""
         if self.schedule.exchange == "cluster" and lefts:
             self.function_call("wait", VOID, [])

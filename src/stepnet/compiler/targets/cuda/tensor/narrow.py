@@ -13,7 +13,9 @@ from stepnet.compiler.targets.cuda.stored import MULTIPLIED
 
 
 def narrow(body: Net, width: int) -> Net | None:
-    """Returns a net with values of multiples of `width` in such parts; None if one cannot be."""
+    """Returns a net in which all computed values of a multiple of `width` features are computed in parts of
+    this width; None if one of them cannot be.
+    """
     writer = PartWriter(body, width)
     if not all(writer.write(number) for number in range(len(body.nodes))):
         return None
@@ -22,7 +24,10 @@ def narrow(body: Net, width: int) -> Net | None:
 
 
 class PartWriter:
-    """Writer of a net with wide values in parts. copies: new numbers. parts: of wide values."""
+    """Writer of a net whose wide values are in parts.
+
+    copies: the new numbers of values, by old number. parts: the numbers of the parts of wide values.
+    """
 
     def __init__(self, body: Net, width: int) -> None:
         """Begins the net. width: of a part."""

@@ -14,7 +14,7 @@ from typing import Literal
 from stepnet.compiler.values.records import dataclass
 
 Precision = Literal["float32", "tf32", "bfloat16"]
-"""The numbers that float32 is multiplied as."""
+"""The formats in which float32 is multiplied."""
 Numbers = Literal[Precision, "sums", "float32-bfloat16", "tf32-bfloat16", "float32-float16", "tf32-float16"]
 
 
@@ -64,8 +64,8 @@ instructions of the first four were fitted to times on an H100, those for weight
 def numbers_of(precision: Precision, weights: str | None, values: str | None) -> Numbers:
     """Returns the numbers of a product.
 
-    precision: what float32 is multiplied as. weights, values: the dtype of 16 bits that the weights and that
-    the values are known to be in; None for float32.
+    precision: the format in which float32 is multiplied. weights, values: the dtype of 16 bits that the
+    weights and that the values are known to be in; None for float32.
     """
     if weights is None or precision == "bfloat16":
         return precision

@@ -22,7 +22,9 @@ def halves(code: KernelWriter, x: Value, count: int) -> list[Value]:
 
 
 def thirds(code: KernelWriter, pair: list[Value], count: int) -> list[Value]:
-    """Writes two numbers as sums of two or three of bfloat16, cut off, a register for both."""
+    """Writes two numbers as sums of two or three bfloat16 numbers, largest first, each truncated. Three have
+    all bits of float32. A register holds the bfloat16 numbers of both.
+    """
     found: list[Value] = [code.function_call("pack_cut", F32, pair)]
     for _ in range(count - 1):
         pair = [code.fsub(x, code.function_call("cut", F32, [x])) for x in pair]

@@ -1,4 +1,4 @@
-"""Writes a thread's place in a loop on tensor cores, and the addresses of what it reads and writes.
+"""Writes a thread's place in a loop on tensor cores, and the addresses that it reads and writes.
 
 A thread holds a value as up to four elements, of 2 units x 2 sequences, for each 8 sequences of its group.
 Left operands of products are in shared memory as [unit][sequence] for each 8 sequences, or in bfloat16 as
@@ -172,7 +172,9 @@ class PlacesWriter(KernelWriter):
         )
 
     def done(self, rows: Elements, before: Elements) -> Elements:
-        """Writes the steps of earlier turns, `before`, and calls, if the step reads its number."""
+        """Writes the number of steps that sequences did in earlier turns and calls, if the step reads its
+        index. before: the steps of earlier turns.
+        """
         zeros: Elements = [self.number(0)] * len(rows)
         if not self.step.indices:
             return zeros
@@ -207,7 +209,9 @@ class PlacesWriter(KernelWriter):
         return found
 
     def frames(self, its: TensorPlaces, t: Value) -> Elements:
-        """Writes loads of the step's values of sequences; beyond an end, the last ones."""
+        """Writes loads of the step's values of all sequences; beyond the end of a sequence, its last values.
+        Without tensor cores they keep the entries ahead of them.
+        """
         at = self.entries(its, t)
         frames = [*at] if self.shape.is_plain else list[Value]()
         for n in self.step.read_sequences:
@@ -256,7 +260,9 @@ class PlacesWriter(KernelWriter):
         return word if within is None else self.add(word, within)
 
     def fragment_offset(self, left: int, parity: Value, unit: Value, row: Value) -> Value:
-        """Writes the offset of an element of a left operand; those that a lane reads lie together."""
+        """Writes the offset in bytes of an element of a left operand that is read directly. The elements that
+        a lane reads at once lie together.
+        """
         number, depth = self.number, self.shape.fragment(left)
         eighth, of_lane = self.lshr(row, number(3)), depth // 4
         within = self.and_(unit, number(depth - 1))
@@ -269,7 +275,7 @@ class PlacesWriter(KernelWriter):
 
     def read_offset(self, left: int, parity: Value, operand: Value, place: Value, lane: Value) -> Value:
         """Writes the offset in bytes of a number of a lane, in an operand of values that is read directly.
-        place: of the number among those of the lane, of which a read of 16 bytes has four.
+        place: the index of the number among the lane's numbers, four of which are one read of 16 bytes.
         """
         number = self.number
         reads = self.shape.abreast * self.shape.fragment(left) // 16

@@ -65,7 +65,9 @@ class TensorProductWriter(ExchangeWriter):
         return self.select(inside, value, ZERO)
 
     def load_operand(self, each: UnitSum, gate: int, place: int, rows: StepRows, k: int) -> Operand:
-        """Writes the load of a warp's operand k of a matrix; returns its registers or address."""
+        """Writes the load of a warp's operand number k of some rows of a matrix, to registers or to shared
+        memory; returns the registers or the address.
+        """
         number, numbers = self.number, self.shape.numbers(each)
         units = [self.add(self.tile, self.add(self.quad, number(8 * (r & 1)))) for r in range(4)]
         first_k = self.first_k(each, each.lefts[place])
@@ -80,7 +82,9 @@ class TensorProductWriter(ExchangeWriter):
         return weights if away < 0 else self.put_away(weights, away)
 
     def put_away(self, weights: Elements, away: int) -> Value:
-        """Writes the store of an operand to shared memory, behind those `away`; returns the address."""
+        """Writes the store of the thread's registers of an operand to shared memory; returns the address.
+        away: the number of operands that are there already.
+        """
         number, four = self.number, ir.Constant(FOUR, ir.Undefined)
         for r in range(4):
             four = self.insert_element(four, weights[r], ir.Constant(I32, r))
@@ -112,7 +116,7 @@ class TensorProductWriter(ExchangeWriter):
         return [high, self.function_call("tf32_by", F32, [self.fsub(register, high), self.half])]
 
     def know_step(self, t: Value) -> None:
-        """Writes a zero and half of tf32's last digit that compilers do not know, by the step."""
+        """Writes a zero and half a unit of tf32's last place, by bits of the step unknown to compilers."""
         zero = self.lshr(t, self.number(48))
         self.zero, self.half = self.low(zero), self.low(self.add(zero, self.number(TF32_HALF)))
 
@@ -168,7 +172,7 @@ class TensorProductWriter(ExchangeWriter):
 
     def read_state(self, left: int, parity: Value, units: list[Value], eighth: int) -> Elements:
         """Writes the loads of the numbers of a thread's register of an operand: units of a left operand. If
-        they are packed, two are in one word. eighth: which 8 of the sequences.
+        they are packed, two are in one word. eighth: the index of a group of 8 sequences.
         """
         there, found = self.shape.published(left), list[Value]()
         row = self.add(self.quad, self.number(8 * eighth)) if eighth else self.quad

@@ -16,8 +16,8 @@ MOST = 255
 TIGHT = 128
 """Up to this limit, code for few operands is written so that it needs fewer registers."""
 OTHERS = {"float32": (24, 44), "tf32": (44, 68), "bfloat16": (48, 72)}
-"""Registers for addresses, places in the loop and temporary numbers, by what float32 is multiplied as:
-within a tight limit, and elsewhere.
+"""Registers for addresses, places in the loop and temporary numbers, by the format in which float32 is
+multiplied: within a tight limit, and elsewhere.
 """
 PLAIN_OTHERS = {1: (54, 88), 2: (72, 110), 4: (92, 124)}
 """The same where plain units multiply, by the sequences of a block, with what is read of these ahead: where a
@@ -61,7 +61,9 @@ def without_operands(shape: TensorShape, device: DeviceFacts) -> int:
 
 
 def read_directly(shape: TensorShape) -> int:
-    """Returns registers for reads of the second cache: two reads, as the next one overlaps."""
+    """Returns the registers for values that are read from the second cache: for those that are multiplied,
+    and for those that are read meanwhile.
+    """
     numbers = [
         shape.read_at_once(each) * shape.fragment(left) // 4
         for each in shape.step.sums.values()
@@ -72,7 +74,7 @@ def read_directly(shape: TensorShape) -> int:
 
 
 def operand_registers(shape: TensorShape, column: Literal["resident", "unsplit"]) -> int:
-    """Returns the registers of an operand of weights, the most of all products; 4 for plain units."""
+    """Returns the registers of an operand of weights, the most of all products; 4 on plain units."""
     if shape.is_plain:
         return 4
     return max((getattr(facts, column) for facts in shape.multiplied), default=4)

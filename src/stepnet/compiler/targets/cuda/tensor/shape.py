@@ -62,13 +62,14 @@ class TensorSchedule:
         tensor cores multiply (block) or, for few sequences, plain units do (plain); through the second cache,
         by a counter per group (grid) or a tag beside each value (tagged); or written to the shared memory of
         all blocks (cluster). For units that are "alone" there is none.
-    numbers: what float32 is multiplied as; sums are float32. Weights that are stored in 16 bits are
-        multiplied as they are (`numbers.py`).
+    numbers: the format in which float32 is multiplied; sums are float32. Weights that are stored in 16 bits
+        are multiplied as they are (`numbers.py`).
     chains: the number of sums of a warp for each number, added in the end. One is a single chain over k.
     parts: the warps that divide the sums over k: 1, 2, 4 or 8.
     resident: the number of a warp's operands that stay in registers, as the tensor cores multiply them.
     ahead: how many steps ahead the values of a step are read; as many steps are written one after another.
-    states: what left operands are exchanged and kept as: "bfloat16" only where products round them to it.
+    states: the format in which left operands are exchanged and kept: "bfloat16" only where products round
+        them to it.
     functions: elementary functions as the CPU engine has them ("exact"), or some of them by instructions of
         the GPU: "short" or "fast" (`approximate.py`).
     unsplit: the number of further operands that stay in registers as they are stored. Where that takes fewer
@@ -198,7 +199,9 @@ class TensorShape:
         return self.warps * LANES
 
     def numbers(self, each: UnitSum) -> Numbers:
-        """Returns a product's number format: of its weights, or the schedule's. Sums are as float32."""
+        """Returns the format of the numbers that a product multiplies: that in which its weights are encoded
+        or stored, or else the schedule's. Sums over units have the digits of float32.
+        """
         if not each.rights:
             return "sums"
         if each.weights == "bfloat16":
@@ -210,7 +213,9 @@ class TensorShape:
         return FACTS[self.numbers(each)]
 
     def depth(self, each: UnitSum, left: int) -> int:
-        """Returns a warp's instructions along k for a left operand; for plain units reads of 4 numbers."""
+        """Returns the number of instructions of the tensor cores that a warp runs along k for a left operand
+        of a sum; on plain units, the number of reads of 4 numbers.
+        """
         if self.is_plain:
             return self.width // (4 * self.schedule.parts)
         share, size = self.facts(each).depth * self.schedule.parts, self.step.size(left)
@@ -270,7 +275,9 @@ class TensorShape:
         return {*self.step.lefts} - self.summed if self.schedule.places == 0 else set[int]()
 
     def read_at_once(self, each: UnitSum) -> int:
-        """Returns the operands along k that a warp reads at a time, more where products are few."""
+        """Returns the operands along k that a warp reads from the second cache at once: more for few
+        products.
+        """
         is_short = self.abreast > 1 and each.results == 1
         return max(1, READ_AT_ONCE * (1 + is_short) // self.abreast)
 
@@ -285,7 +292,7 @@ class TensorShape:
         return max(1, self.schedule.places)
 
     def fragment(self, left: int) -> int:
-        """Returns the units per operand where a left operand is read directly: 8 or 16; 0 if mixed."""
+        """Returns the units of a left operand that is read directly, 8 or 16; 0 where sums differ."""
         depths = {self.facts(each).depth for each in self.step.sums.values() if left in each.lefts}
         return depths.pop() if len(depths) == 1 else 0
 
@@ -340,7 +347,7 @@ class TensorShape:
 
     @property
     def exchange_bytes(self) -> int:
-        """The bytes through which blocks exchange values: two places for each operand, and tags."""
+        """The bytes through which a group's blocks exchange values: two places per operand, and tags."""
         tags = {"grid": 1, "tagged": 2}.get(self.schedule.exchange, 0)
         return 2 * tags * sum(map(self.published_bytes, self.step.lefts))
 

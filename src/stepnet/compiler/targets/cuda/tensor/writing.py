@@ -115,7 +115,7 @@ class TensorLoopWriter(PlainProductWriter):
         ran, an even number, and what they carry. All threads of all blocks compute the flags, so they leave
         together.
 
-        begun: what the first steps are given.
+        begun: the memories and the inputs with which the first step begins.
         """
         ahead = self.schedule.ahead
 
@@ -160,7 +160,9 @@ class TensorLoopWriter(PlainProductWriter):
         return [splat(register_type(self.step.dtype(n), 1), 0)] * self.shape.elements
 
     def initial(self, place: int, its: TensorPlaces, before: list[Value]) -> Elements:
-        """Writes a memory ahead of a turn: initial or zeros where sequences begin, else `before`."""
+        """Writes a memory ahead of the first step of a turn: where a sequence begins its initial memory or
+        zeros, elsewhere `before`.
+        """
         n, name = self.step.memories[place], f"h{place}"
         given = self.step.dtypes.initial[place]
         begun = self.either(
@@ -295,7 +297,9 @@ class TensorLoopWriter(PlainProductWriter):
     def write_outputs(
         self, its: TensorPlaces, t: Value, values: dict[int, Elements], live: Elements, at: Elements | None
     ) -> None:
-        """Writes stores of outputs of sequences that go on. at: the entries of the step, if known."""
+        """Writes stores of the step's outputs, of the sequences that have not ended. at: the entries of the
+        step, if they are known.
+        """
         if self.step.flag is not None:
             self.count_step(its, t, live)
         if not self.step.outputs:

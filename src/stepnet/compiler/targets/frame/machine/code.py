@@ -92,7 +92,9 @@ def write_routines(
     platform: DevicePlatform,
     tables: tuple[ir.Value, dict[str, int]],
 ) -> None:
-    """Writes the routines that a module calls, for each width of vectors."""
+    """Writes the routines that a module calls, for each width of vectors that it calls them with. tables: the
+    constants, and their places in them.
+    """
     for function in list(module.functions):
         name, dot, width = function.name.rpartition(".")
         if dot and name in program.routine:

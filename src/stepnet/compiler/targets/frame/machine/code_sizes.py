@@ -77,7 +77,9 @@ def stack_bytes(declared: MachineProgram, assembly: str) -> int | None:
 
 
 def taken_by_functions(assembly: str, ahead: str) -> Mapping[str, int | None]:
-    """Returns the bytes of stack of each function of an assembly; None for unknown ones."""
+    """Returns the bytes of stack that each function of an assembly takes; None where they are not known.
+    ahead: the prefix of the functions' names.
+    """
     taken, name = dict[str, int | None](), ""
     for line in assembly.splitlines():
         if (label := LABEL.match(line)) is not None and is_function(label[1], ahead):
@@ -92,7 +94,7 @@ def taken_by_functions(assembly: str, ahead: str) -> Mapping[str, int | None]:
 
 
 def taken_by_wasm(assembly: str) -> Mapping[str, int]:
-    """Returns the bytes that each function of WebAssembly takes: its locals, and what it takes of memory.
+    """Returns the bytes that each function of WebAssembly takes: its locals, and its stack in memory.
 
     >>> body = "m_step:\\n\\t.functype\\tm_step (i32, v128) -> (i32)\\n\\t.local  \\tf32\\n"
     >>> taken_by_wasm(body + "\\tglobal.get\\t__stack_pointer\\n\\ti32.const\\t32\\n\\ti32.sub \\n")

@@ -147,7 +147,9 @@ def intrinsic(name: str) -> Callable[..., Any]:
 
 
 def multiply_high(code: FrameCode, read: str, dtype: str, a: ir.Value, b: ir.Value) -> Any:
-    """Writes the upper half of a product of 32-bit integers, without an instruction for it."""
+    """Writes the upper half of the product of integers of 32 bits: without an instruction for it, of the
+    products of their halves.
+    """
     if not code.platform.has_long_products:
         sixteen, mask = splat(a.type, 16), splat(a.type, 0xFFFF)
         (low_a, high_a), (low_b, high_b) = (
@@ -178,7 +180,9 @@ def select(code: Code, read: str, dtype: str, condition: ir.Value, a: ir.Value, 
 
 
 def convert(code: FrameCode, read: str, dtype: str, a: ir.Value) -> Any:
-    """Writes a conversion: floats are truncated, integers taken modulo their size; bool is not 0."""
+    """Writes a conversion to another dtype: of floats truncated, of integers modulo their size; to bool
+    whether it is not 0; of numbers of 16 bits to float32.
+    """
     if read == dtype:
         return a
     if read in HALVES:

@@ -26,7 +26,10 @@ UNROLLED = 2
 
 
 def integer_product(loops: FrameLoopCode, loop: ProductLoop, layout: str) -> None:
-    """Writes a product of integers: groups of columns, for each row. layout: a key of `SUMS`."""
+    """Writes a product of integers: the columns in groups, for one row of vectors after the other.
+
+    layout: that of the weights, which is a key of `SUMS`.
+    """
     code, write, zero = loops.code, SUMS[layout], ir.Constant(I32, 0)
     size = bytes_of_column(loops.program, loop, layout)
 
@@ -53,7 +56,7 @@ def integer_product(loops: FrameLoopCode, loop: ProductLoop, layout: str) -> Non
 
 
 def product_key(loops: FrameLoopCode, loop: ProductLoop) -> tuple[object, ...]:
-    """Returns what the code of a product depends on, besides the places of its arrays."""
+    """Returns the facts on which the code of a product depends, besides the places of its arrays."""
     views = [loop.left, loop.result, *([] if loop.start is None else [loop.start])]
     dtype, joined = loops.program.by_name[loop.left.buffer].dtype, is_joined(loops.program, loop)
     return loop.rows, loop.inputs, loop.outputs, dtype, joined, *(view.strides for view in views)
@@ -62,7 +65,9 @@ def product_key(loops: FrameLoopCode, loop: ProductLoop) -> tuple[object, ...]:
 def product_function(
     loops: FrameLoopCode, loop: ProductLoop, layout: str, name: str, begun: Callable[[ir.Function], FrameCode]
 ) -> ir.Function:
-    """Writes the function of a product that a frame has several times. begun: begins its body."""
+    """Writes the function of a product that a frame has several times; returns it. begun: begins its body.
+    Its arguments are the addresses of `arrays_of`.
+    """
     arrays = arrays_of(loop)
     type_ = ir.FunctionType(ir.VoidType(), [loops.bases[view.buffer].type for view in arrays])
     function = ir.Function(loops.code.module, type_, name)
@@ -104,7 +109,7 @@ def sums_of_columns(
 ) -> Sums:
     """Writes the sums of a group of columns that lie one after the other; returns them.
 
-    row: the number of the vector. base: the address of the weights. begins: what the sums begin with.
+    row: the number of the vector. base: the address of the weights. begins: the first values of the sums.
     """
     code, size, count = loops.code, loop.inputs, len(begins)
     is_wide = loops.program.by_name[loop.left.buffer].dtype == "int16"

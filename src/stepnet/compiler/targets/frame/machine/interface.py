@@ -101,7 +101,9 @@ class InterfaceCode:
     def function(
         self, what: str, types: Sequence[ir.Type], checked: bool = True
     ) -> tuple[FrameCode, ir.Function]:
-        """Begins a public function, which checks its pointers. checked: also that a context was reset."""
+        """Begins a public function, which first checks its pointers. checked: whether its first argument is a
+        context that was reset before.
+        """
         type_ = ir.FunctionType(I32, types)
         function = ir.Function(self.module, type_, f"{self.declared.name}_{what}")
         code = self.begin(function)

@@ -68,7 +68,9 @@ class FrameLoopCode:
     # ---- elements
 
     def address(self, view: StridedView, indices: Indices) -> ir.Value:
-        """Writes the address of an element at indices of the view's axes, which may be vectors."""
+        """Writes the address of an element. indices: the indices of the view's axes; they may be vectors'
+        first.
+        """
         size = self.program.by_name[view.buffer].itemsize
         address = self.code.at(self.bases[view.buffer], view.offset * size)
         for index, stride in zip(indices, view.strides, strict=True):
@@ -143,8 +145,8 @@ class FrameLoopCode:
         return []
 
     def vector_width(self, loop: PointwiseLoop) -> int:
-        """Returns how many elements a loop takes at a time. All lie side by side or are the same one; and an
-        element that is written is read at the same index alone, for vectors are read before it.
+        """Returns the number of elements that a loop takes at a time. All lie side by side or are the same
+        one; and an element that is written is read at the same index alone, for vectors are read before it.
         """
         by_name = self.program.by_name
         if any(view.strides[-1] not in (0, 1) for view in loop.reads):

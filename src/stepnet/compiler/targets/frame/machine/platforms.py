@@ -21,7 +21,7 @@ class DevicePlatform:
     """A platform to build for.
 
     name: the name that the user gives. about: the processors and systems, for headers and messages.
-    triple, cpu, features: LLVM's names. format: that of objects.
+    triple, cpu, features: LLVM's names. format: the format of objects.
     pointer_bytes: the bytes of an address. vector_bytes: those of a vector; 0 without vectors.
     columns: the columns of a matrix that a product computes at once, as the registers hold their sums.
     has_float: whether instructions compute with float32; if not, products are of int8, and the compiler's
@@ -77,7 +77,7 @@ class DevicePlatform:
         return "medium" if self.triple.startswith("riscv") else "small"
 
     def lanes(self, itemsize: int) -> int:
-        """Returns how many elements of so many bytes a vector holds; 1 without vectors."""
+        """Returns the number of elements of so many bytes in a vector; 1 without vectors."""
         return max(1, self.vector_bytes // itemsize)
 
 
@@ -273,7 +273,9 @@ DEVICES: Mapping[str, DevicePlatform] = {row.name: row for row in ROWS}
 
 
 def check_computes(program: FrameProgram, platform: DevicePlatform) -> None:
-    """Raises `RefusedError` for a product of floats that the platform has no instructions for."""
+    """Raises `RefusedError` for a program with products of floats if a platform has no instructions for them,
+    naming the first.
+    """
     floats = (loop for loop in products_of(program) if program.by_name[loop.weights].dtype != "int8")
     if not platform.has_float and (product := next(floats, None)) is not None:
         raise RefusedError(

@@ -70,7 +70,9 @@ REDUCTIONS: Mapping[str, tuple[str, Callable[..., Values]]] = {
 
 
 def start_of(kind: str, dtype: str) -> float | int:
-    """Returns what a reduction begins with: "zero", "minus zero", "one", "least" or "most" of a dtype."""
+    """Returns the number that a reduction begins with: "zero", "minus zero" (a prefix sum of -0 is -0),
+    "one", or the "least" or "most" of a dtype.
+    """
     if kind == "minus zero":
         return -0.0 if dtype in FLOATS else 0
     if kind in ("zero", "one"):

@@ -41,7 +41,7 @@ def sparse_product(loops: FrameLoopCode, sparse: SparseProductLoop) -> None:
             return [*made, code.at(place, PLACE_BYTES * together), code.at(block, size)]
 
         def group(number: ir.Value, now: Sums) -> Sums:
-            """Writes those of the columns of a block; carries the addresses of its places and weights."""
+            """Writes the products of a block's columns; carries the addresses of its places and weights."""
             place, block = now
             count, first = place_of(loops, place), code.at(place, PLACE_BYTES)
             for at in range(0, width, columns):
@@ -71,7 +71,10 @@ def place_of(loops: FrameLoopCode, address: ir.Value) -> ir.Value:
 def after_block(
     loops: FrameLoopCode, loop: ProductLoop, row: ir.Value, place: ir.Value, block: ir.Value, sums: Sums
 ) -> Sums:
-    """Writes the sums after an element of the vector of a row times a block of weights."""
+    """Writes the sums, a vector, after one element of the vector of a row times a block.
+
+    place, block: the addresses of the number of the element, and of the weights.
+    """
     by_name, width = loops.program.by_name, width_of(sums[0])
     stored, dtype = by_name[loop.weights].dtype, by_name[loop.result.buffer].dtype
     x = loops.read(loop.left, (row, place_of(loops, place)))

@@ -87,7 +87,9 @@ def constant(value: int) -> bytes:
 
 
 def segment_addresses(linked: WasmObject) -> tuple[list[int], int]:
-    """Places the segments after the stack; returns the address of each, and of what is free, at 16 bytes."""
+    """Places the segments after the stack; returns the address of each, and of the free memory behind them,
+    aligned to 16 bytes.
+    """
     begins, end = list[int](), STACK
     for segment in linked.segments:
         end += -end % segment.alignment
@@ -126,7 +128,9 @@ def relocated(linked: WasmObject, number: int, payload: bytes, begins: list[int]
 
 
 def value_of(relocation: WasmRelocation, begins: list[int]) -> int:
-    """Returns what a relocation puts into its place; raises `FileError` for another kind of symbol."""
+    """Returns the index or the address that a relocation puts into its place; raises `FileError` where the
+    symbol is of another kind than the relocation.
+    """
     symbol = relocation.symbol
     if symbol.kind != SYMBOL_KINDS[relocation.kind]:
         raise FileError(

@@ -35,8 +35,8 @@ UNDEFINED, EXPLICIT_NAME = 0x10, 0x40
 
 
 class WasmSymbol(NamedTuple):
-    """A symbol of an object. kind: what it names. number: that of the function, global or segment. offset:
-    that of data in its segment. is_defined: whether this object has it.
+    """A symbol of an object. kind: what it names. number: the number of the function, global or segment.
+    offset: that of data in its segment. is_defined: whether this object has it.
     """
 
     name: str
@@ -66,7 +66,7 @@ class WasmRelocation(NamedTuple):
 
 class WasmObject(NamedTuple):
     """An object. types: the payload of the section of types. functions: the type's index of each function
-    that it defines. code: the payload of the section of code. relocations: those of sections, by
+    that it defines. code: the payload of the section of code. relocations: the relocations of sections, by
     section number.
     """
 
@@ -192,7 +192,9 @@ def read_segments(reader: WasmReader, info: list[tuple[str, int]]) -> tuple[Wasm
 def read_symbols(
     reader: WasmReader, counts: Mapping[int, int], imported: Mapping[int, list[str]]
 ) -> tuple[WasmSymbol, ...]:
-    """Reads the table of symbols. counts: of functions, segments, globals, sections."""
+    """Reads the table of symbols. counts: how many functions, segments, globals and sections there are.
+    imported: the names of imported functions and globals.
+    """
     symbols = list[WasmSymbol]()
     for _ in range(reader.unsigned()):
         kind, flags = reader.take(1)[0], reader.unsigned()

@@ -48,7 +48,9 @@ KINDS: Mapping[str, PackageKind] = {
 def packaged(
     name: str, platform: DevicePlatform, kind: str, header: bytes, archive: bytes
 ) -> dict[str, bytes]:
-    """Returns the files of a package by place: the header, the library, and what its tools read."""
+    """Returns the files of a package, by their places in its folder: the header, the static library, and what
+    the tools of its kind read.
+    """
     row = KINDS[kind]
     values = {
         "NAME": name,

@@ -94,7 +94,7 @@ def script(declared: MachineProgram, weights: Mapping[str, Any] | None) -> str:
 
 
 def described(buffer: FrameBuffer) -> Mapping[str, Any]:
-    """Returns what the ES module knows of an input or output."""
+    """Returns the facts on an input or output in the ES module."""
     return {"name": buffer.name, "type": buffer.dtype, "size": buffer.size}
 
 
