@@ -1,11 +1,14 @@
 """Tensors as arrays of NumPy that share their memory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import stepnet.torch
 from stepnet.errors import InputError
+from stepnet.torch import bound
 from stepnet.torch.arrays import view_of
 
 
@@ -34,6 +37,34 @@ def test_inference_leaves_storages_that_pytorch_can_free() -> None:
             stepnet.torch.GRU(3, 4)(x, h)
             stepnet.torch.GRUCell(3, 4)(x[0], h[0])
     assert [each.untyped_storage().resize_(0).nbytes() for each in (x, h)] == [0, 0]
+
+
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_parameters_are_refused_once_their_storage_has_a_part_of_their_numbers(
+    is_dense: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any number is compared, also behind calls that have found the storage whole."""
+
+    bits_of = bound.bits_of
+
+    def whole(tensor: Any) -> Any:
+        assert tensor.untyped_storage().nbytes() == 576
+        return bits_of(tensor)
+
+    monkeypatch.setattr(bound, "bits_of", lambda each: whole(each) if each.shape == (12, 12) else each)
+    layer, x = stepnet.torch.GRU(12, 4), torch.randn(3, 2, 12)
+    weight = layer.weight_ih_l0
+    if not is_dense:
+        weight.data = weight.detach().mT.contiguous().mT
+    with torch.no_grad():
+        for _ in range(8):
+            outputs = [layer(x)[0] for _ in range(3)]
+            weight.untyped_storage().resize_(4 * 12 * 6)
+            with pytest.raises(InputError, match=r"ends at byte 576 of its storage, which has 288"):
+                layer(x)
+            weight.untyped_storage().resize_(4 * 12 * 12)
+            weight.fill_(0.5)
+        assert torch.equal(layer(x)[0], outputs[0])
 
 
 @pytest.mark.parametrize("is_dense", [True, False])

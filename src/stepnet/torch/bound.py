@@ -33,6 +33,8 @@ torch: Any = pytorch("torch")
 NUMBERS = itertools.count()
 WIDE = {torch.float32: torch.int32, torch.float64: torch.int64, **dict.fromkeys(HALVES, torch.int16)}
 """The integers as wide as the floats of each dtype."""
+ADDRESS, OFFSET, IS_DENSE = torch.Tensor.data_ptr, torch.Tensor.storage_offset, torch.Tensor.is_contiguous
+STORAGE, BYTES = torch.Tensor.untyped_storage, torch.UntypedStorage.nbytes
 BOUND = "_bound"
 """The attribute in which a module keeps its bound program for calls without gradients."""
 
@@ -216,30 +218,43 @@ def bits_of(tensor: Any) -> Any:
     return tensor.view(WIDE.get(tensor.dtype, tensor.dtype))
 
 
+def places_of(tensors: list[Any]) -> list[int]:
+    """Returns where tensors lie, in half of the time of `check_memory`: their addresses, whether they have no
+    gaps, the places in their storages, and the sizes of these. Tensors without gaps whose places and shapes
+    are those of an earlier call have memory for all numbers, if they had it then.
+    """
+    dense, offsets = map(IS_DENSE, tensors), map(OFFSET, tensors)
+    return [*map(ADDRESS, tensors), *dense, *offsets, *map(BYTES, map(STORAGE, tensors))]
+
+
 class BoundModule:
     """Runs a module without gradients, by machine code that is bound to a copy of its latest parameters.
 
-    latest: the compiled module, the copied parameters as integers, and the net that is bound to them, with
-        its prepared calls; None before the first call.
+    latest: the compiled module, the copied parameters as integers, the net that is bound to them, with its
+        prepared calls, and where the parameters were; None before the first call.
     """
 
     def __init__(self) -> None:
         """Starts without a bound program; the first call makes it."""
-        self.latest: tuple[DifferentiableLayers, list[Any], FixedNet] | None = None
+        self.latest: tuple[DifferentiableLayers, list[Any], FixedNet, list[int]] | None = None
 
     def bound(self, runnable: DifferentiableLayers, tensors: list[Any]) -> FixedNet:
         """Returns the net of a compiled module (`runnable`) with its parameters (`tensors`) packed for
         machine code: as in the last call, or packed anew from copies of them if either has changed since.
         Parameters are compared bit by bit. Raises `InputError` for one without memory.
         """
-        check_memory(*tensors)
-        if (latest := self.latest) is not None and latest[0] is runnable:
+        latest, count = self.latest, len(tensors)
+        if latest is not None and latest[0] is runnable:
+            if (places := places_of(tensors)) != latest[3] or not all(places[count : 2 * count]):
+                check_memory(*tensors)
             pairs = zip(tensors, latest[1], strict=True)
             if all(torch.equal(bits_of(tensor), known) for tensor, known in pairs):
+                self.latest = *latest[:3], places
                 return latest[2]
+        check_memory(*tensors)
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         net = runnable.net.fixed([array_of(tensor) for tensor in copies])
-        self.latest = runnable, [bits_of(tensor) for tensor in copies], net
+        self.latest = runnable, [bits_of(tensor) for tensor in copies], net, places_of(tensors)
         return net
 
     def __call__(
