@@ -311,6 +311,13 @@ class Steps(Protocol):
         """
         ...
 
+    def block(self, count: int) -> Callable[[list[Any]], bool] | None:
+        """Returns a function that runs one step of `count` rows on a list: the arrays of the inputs, which
+        are contiguous, and the rows, int64. It adds the outputs, in new arrays, and returns whether it has
+        run. None if there is no such function.
+        """
+        ...
+
     def renew(self, rows: Array) -> None:
         """Marks the statics (constant inputs) of these rows as changed: their next step reads them."""
         ...
@@ -486,6 +493,9 @@ class CalledSteps:
                 target[rows] = value
 
         return once
+
+    def block(self, count: int) -> None:
+        """Returns None, as the memories of each step are gathered. count: the number of rows."""
 
     def renew(self, rows: Array) -> None:
         """Does nothing: each step reads all statics again, so changed rows need no notice."""

@@ -20,7 +20,11 @@ from stepnet.model.streams.statics import checked_statics, empty_slots
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
+Block = tuple[Array, Callable[[list[Any]], bool] | None]
+"""An array like the input of a step, and the function that runs the step on arrays; None if there is none."""
 NO_SLOTS = np.zeros(0, np.int64)
+MOST_BLOCKS = 64
+"""The largest number of different row counts for which a step has a function that runs it on arrays."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class PreparedStep:
         self.plain = len(self.outputs) == 1 and skeleton(traced.output) == "array"
         self.alone = skeleton(kind.inputs) == "array"
         self.chosen = [NOTHING, NOTHING]
+        self.blocks: tuple[dict[int, Block], dict[int, Block]] = {}, {}
 
     @property
     def steps(self) -> list[Any]:
@@ -174,6 +179,26 @@ class PreparedStep:
         memories to read, 0 or 1; the step writes the other, so that it can be undone. some: whether other
         rows of the stream wait, for messages.
         """
+        count = len(slots)
+        if (block := self.blocks[side].get(count)) is None:
+            block = self.new_block(count, side)
+        like, run = block
+        if (
+            run is not None
+            and type(x) is np.ndarray
+            and x.shape == like.shape
+            and x.dtype == like.dtype
+            and x.flags.c_contiguous
+        ):
+            arrays = [x, slots]
+            try:
+                has_run = run(arrays)
+            except IndexOutsideError as error:
+                raise self.located(error, [x], slots) from None
+            if has_run:
+                if self.counts:
+                    self.count_steps(slots, side)
+                return arrays[2] if self.plain else rebuild(self.kind.traced.output, arrays[2:])
         chosen = self.chosen[side]
         if chosen.slots is not slots:
             chosen = self.choose(slots, side)
@@ -187,14 +212,30 @@ class PreparedStep:
         except IndexOutsideError as error:
             raise self.located(error, chosen.inputs, slots) from None
         if self.counts:
-            before, after = self.memories.begun[side], self.memories.begun[1 - side]
-            if len(slots) == len(after):
-                np.add(before, 1, out=after)
-            else:
-                after[slots] = before[slots] + 1
+            self.count_steps(slots, side)
         if self.plain:
             return chosen.outputs[0].copy()
         return rebuild(self.kind.traced.output, [output.copy() for output in chosen.outputs])
+
+    def count_steps(self, slots: Array, side: int) -> None:
+        """Counts a step of some rows of a stream, for steps that read how many came before. slots: the
+        positions of the rows in the arrays. side: the memory that they read, 0 or 1.
+        """
+        before, after = self.memories.begun[side], self.memories.begun[1 - side]
+        if len(slots) == len(after):
+            np.add(before, 1, out=after)
+        else:
+            after[slots] = before[slots] + 1
+
+    def new_block(self, count: int, side: int) -> Block:
+        """Prepares the function that runs steps of `count` rows on the caller's arrays, caches and returns
+        it, with an array like the input. side: the memory of each row, 0 or 1, that such steps read.
+        """
+        blocks, one = self.blocks[side], self.inputs[0][:count] if self.alone else NO_SLOTS
+        if len(blocks) >= MOST_BLOCKS:
+            blocks.clear()
+        made = blocks[count] = one, self.steps[side].block(count) if self.alone and count else None
+        return made
 
     def located(self, error: IndexOutsideError, inputs: list[Array], slots: Array) -> IndexOutsideError:
         """Returns an error of a step with the integer that is outside of a parameter, and its row.

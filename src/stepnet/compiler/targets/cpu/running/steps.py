@@ -6,11 +6,15 @@
 A step of other rows only changes the numbers in these tables: no memory is laid out, nothing is compiled.
 Memories, statics and values computed from statics stay in place. Workspaces are kept for numbers of rows
 that are rounded up to powers of two.
+
+A step that one thread runs is a call block (`call_block.py`): machine code takes the inputs and the rows from
+a list of arrays, writes the tables, allocates the outputs, and runs the step, in one go.
 """
 
+import ctypes
 from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +22,17 @@ from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.call_words import CALL_WORDS
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
+from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
+from stepnet.compiler.targets.cpu.running.call_block import block_of, turn_of
+from stepnet.compiler.targets.cpu.running.chain_call import turn_of_wave
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
+from stepnet.compiler.targets.cpu.running.new_arrays import NewArray, NewTable
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, Shape, write_words
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks, PreparedTasks
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
 from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
+from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.lanes import Lanes, lanes_for
 from stepnet.compiler.targets.threads import threads
 
@@ -31,6 +40,16 @@ MOST_COUNTS = 64
 """The largest number of different row counts whose tables are kept."""
 PLACES = CALL_WORDS[CALL_WORDS.index("steps") :]
 AT_PLACES, AT_LANES = 8 * WORD[PLACES[0]], 8 * WORD["lanes"]
+WORDS = ("rows", "count", "own", "order", "starts", "writes", "write_count")
+"""The argument words of the machine code that writes the tables of a step.
+
+rows, count: the pointer to the rows that take the step, and their number.
+own: the pointer to the positions of these rows in the order in which they run.
+order, starts: the pointers to the tables to write.
+writes, write_count: the pointer to other words to write (`WRITE`), and their number.
+"""
+WRITE = ("word", "value")
+"""The words of a write: the pointer to an argument word of the step, and its value."""
 pack_places, pack_lanes = Struct(f"{len(PLACES)}q").pack_into, Struct("q").pack_into
 
 
@@ -76,7 +95,7 @@ class RowSteps:
         rows = call.positions.rows
         self.starts, self.lengths = np.zeros(rows, np.int64), np.ones(rows, np.int64)
         self.numbers = np.zeros(1, np.int64)
-        self.prepared: dict[tuple[int, int, int], PreparedChain] = {}
+        self.prepared: dict[tuple[int, int, int, bool], PreparedChain] = {}
         self.arranged: dict[int, Arranged] = {}
         self.latest: dict[int, Arranged] = {}
 
@@ -105,6 +124,31 @@ class RowSteps:
             self.latest[id(prepared)] = arranged
         return prepared.runs[0]
 
+    def block(self, count: int) -> Callable[[list[Any]], bool] | None:
+        """Returns a function that runs one step of `count` rows on a list of arrays: the inputs, which are
+        contiguous, and the rows. It adds the outputs, in new arrays, and returns whether it has run; False if
+        the outputs are large. None if several threads run such steps.
+        """
+        prepared, shares, _ = arranged = self.arrange(count, in_block=True)
+        if prepared.runs[0].only is None:
+            return None
+        (share,), native, inputs = shares, self.native, len(self.call.sequences)
+        begin, own = share.space.addresses[0], share.tables.order.astype(np.int64)
+        places = [(begin + AT_PLACES + 8 * place, word) for place, word in enumerate(share.words)]
+        writes = np.array([*places, (begin + AT_LANES, share.lanes)], np.int64)
+        words = 0, count, *map(pointer, (own, share.order, self.starts, writes)), len(writes)
+        function = machine_code("running.steps", native.processor).function("place_rows", ctypes.c_int64)
+        placing = ParallelCalls(function, np.array([words], np.int64))
+        placing.sources = [(WORDS.index("rows"), inputs)]
+        read, made = native.compiled.arguments["inputs"], native.compiled.arguments["outputs"]
+        sources = [(word, place) for place, word in enumerate(read)]
+        sources += [(word, inputs + 1 + place) for place, word in enumerate(made)]
+        new = [NewArray(rows.spec(count)) for rows in native.kind.outputs]
+        turns = turn_of(placing, 0), turn_of_wave(prepared, 0, [sources])
+        block = block_of(turns, prepared.reach, native.processor, NewTable.of(new, {}, inputs + 1))
+        block.tables += [own, writes, placing.arguments, arranged]
+        return block.run
+
     def renew(self, rows: Array) -> None:
         """Recomputes, if there are any, the values that depend on the statics (constant over the steps) of
         these rows, after these have changed.
@@ -127,9 +171,10 @@ class RowSteps:
         kept[rows] = record[: len(rows) * stride].reshape(-1, stride)
         POOL.give_back(record)
 
-    def arrange(self, count: int) -> Arranged:
+    def arrange(self, count: int, in_block: bool = False) -> Arranged:
         """Prepares steps of `count` rows: divides the rows among workspaces (scratch memory for some rows),
         and makes the tables of each, such as that of its rows. A later step of as many rows uses them again.
+        in_block: whether the step runs in a block, which has workspaces of its own.
         """
         way = self.native.partition(rounded(count, 1, count), threads()).chosen
         most = way.sets * way.parts
@@ -137,7 +182,7 @@ class RowSteps:
         sets = min(most, lanes.count)
         parts = [lanes.every_nth(place, sets) for place in range(sets)] if sets > 1 else [lanes]
         room = 1 << (max(part.count for part in parts) - 1).bit_length()
-        prepared = self.prepared_for(sets, way.threads_per_step, room)
+        prepared = self.prepared_for(sets, way.threads_per_step, room, in_block)
         shares: list[Share] = []
         for space, part in zip(prepared.spaces[0], parts, strict=True):
             order = np.zeros(len(part.order), np.int64)
@@ -147,12 +192,12 @@ class RowSteps:
             shares.append(Share(space, order, own, part.count, words, part))
         return Arranged(prepared, tuple(shares), np.arange(count))
 
-    def prepared_for(self, sets: int, together: int, room: int) -> PreparedChain:
+    def prepared_for(self, sets: int, together: int, room: int, in_block: bool) -> PreparedChain:
         """Returns the workspaces (scratch memory) for `sets` threads of at most `room` rows each, made at
         first use. together: the number of threads that share each step; if several, only those awake take
-        part.
+        part. in_block: whether the step runs in a block.
         """
-        key = sets, together, room
+        key = sets, together, room, in_block
         prepared = self.prepared.get(key)
         if prepared is None:
             shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False, (1,))
