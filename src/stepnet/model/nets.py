@@ -174,12 +174,8 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: i
 def in_order(program: NetProgram, results: Results) -> list[Array]:
     """Returns the results of a kernel (compiled net) as a list in the order of the net's results.
 
-    The kernel sorts them by kind: values per step, then per row (sequence), then single values.
-
     program: the net.
-    results: the results of the kernel.
+    results: the results of the kernel, by kind.
     """
-    ends = program.ends
-    places = (*ends.steps, *ends.rows, *ends.totals)
-    by_place = dict(zip(places, results.arrays, strict=True))
-    return [by_place[place] for place in range(len(by_place))]
+    arrays = results.arrays
+    return [arrays[place] for place in program.order]

@@ -80,6 +80,14 @@ class NetProgram:
         """The positions of the net's inputs and results, by kind (sequences, memories, statics, ...)."""
         return Ends.of(self.net)
 
+    @computed_once
+    def order(self) -> list[int]:
+        """For each result of the net, its position among the results of a kernel, which are sorted by kind:
+        values per step, then per row (sequence), then single values.
+        """
+        places = *self.ends.steps, *self.ends.rows, *self.ends.totals
+        return sorted(range(len(places)), key=places.__getitem__)
+
     def schedule_for(self, asked: Order) -> Schedule:
         """Returns the schedule of the net (its division into parts), planned for the first of the requested
         engines. asked: an engine, or several in order of preference; a subclass may assign parts to them.

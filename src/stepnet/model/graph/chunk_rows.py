@@ -48,7 +48,7 @@ class ChunkRows:
     @property
     def statics(self) -> list[str]:
         """The names of the statics in the state."""
-        return [name for name in self.kept if name.startswith(STATICS)]
+        return [f"{STATICS}{place}" for place in range(self.model.statics)]
 
     def state(self) -> dict[str, Array]:
         """Returns copies of the state of the rows, without their statics, as arrays by name."""

@@ -119,14 +119,16 @@ class ChunkStream:
             self._check_count(len(given[0].lengths), chosen, rows)
         before = state.kept if rows is None else kept_of(state.kept, chosen)
         taken = before[TAKEN] + given[0].lengths
-        statics = [before[name] for name in state.statics]
+        own = {name: before[name] for name in state.statics}
+        statics = [*own.values()]
         results, now = state.model.run([*given, *statics], before, Chunk(taken, ends))
         outputs = [output_of(result, is_ragged) for result in results]
-        now |= {name: before[name] for name in state.statics} | {TAKEN: taken}
+        now |= own
+        now[TAKEN] = taken
         if ends:
             now = state.begin(statics, len(chosen))
         kept = now if rows is None else kept_with(state.kept, chosen, now)
-        self._rows = replace(state, kept=kept)
+        self._rows = ChunkRows(state.program, state.model, kept)
         return rebuild(state.program.output, outputs)
 
     @alone
@@ -444,13 +446,14 @@ def output_of(result: Any, is_ragged: bool) -> Any:
     values = np.array(result.values)
     if is_ragged:
         return Ragged(values, (result.offsets,))
-    least, most = int(result.lengths.min()), int(result.lengths.max())
+    counts = result.lengths.tolist()
+    least, most = min(counts), max(counts)
     if least != most:
         raise InputError(
             f"the rows have {least} to {most} outputs ready, as they are at different steps: give the "
             "steps as a Ragged, sn.Ragged.from_padded(x)"
         )
-    return values.reshape(len(result.lengths), most, *values.shape[1:])
+    return values.reshape(len(counts), most, *values.shape[1:])
 
 
 def specs_text(specs: Any) -> str:

@@ -6,11 +6,12 @@ import numpy as np
 
 from stepnet.compiler.net.interpreter import evaluated
 from stepnet.compiler.net.ir import Net
-from stepnet.compiler.net.types import CONST
+from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.net.windows import WINDOWED
 from stepnet.compiler.plan.passes.when import known_once
 from stepnet.compiler.plan.schedule import Schedule
 from stepnet.compiler.targets import Order
+from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
 from stepnet.errors import InputError
 from stepnet.model.streams.chunk_ends import EndsPart
@@ -73,6 +74,16 @@ class ChunkModel:
         once = sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
         return cls(net, {**evaluated(net, known, once)}, tuple(parts))
 
+    @computed_once
+    def varying(self) -> list[int]:
+        """The inputs of the net that are no parameters, as nodes: those with steps, and the statics."""
+        return [number for number in self.net.inputs if self.net.type_of(number).extent != CONST]
+
+    @computed_once
+    def statics(self) -> int:
+        """The number of the values that each row has once."""
+        return sum(self.net.type_of(number).extent == ROWS for number in self.varying)
+
     def begin(self, rows: int) -> Kept:
         """Returns the states of the parts for rows that have had no step. rows: the number of rows."""
         return {name: own for part in self.parts for name, own in part.begin(rows).items()}
@@ -99,8 +110,7 @@ class ChunkModel:
         given: the new steps, and the statics of the rows, in the order of the net's inputs. kept: the values
         that the parts have kept.
         """
-        varying = [number for number in self.net.inputs if self.net.type_of(number).extent != CONST]
-        values: ChunkValues = {**self.constants, **dict(zip(varying, given, strict=True))}
+        values: ChunkValues = {**self.constants, **dict(zip(self.varying, given, strict=True))}
         now: Kept = {}
         for part in self.parts:
             made, own = part.run(values, kept, chunk)

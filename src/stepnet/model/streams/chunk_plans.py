@@ -125,7 +125,7 @@ class PlanPart:
         """The program of the net."""
         return NetProgram(self.continued.net)
 
-    @property
+    @computed_once
     def sequences(self) -> tuple[int, ...]:
         """The values with steps that the part reads, as nodes of the model."""
         return self.part.reads[: len(self.plan.ends.sequences)]
@@ -137,6 +137,17 @@ class PlanPart:
         unread = [-1] * len(ends.memories) if part.kind == "plain" else []
         places = *ends.sequences, *ends.memories, *ends.statics, *ends.parameters
         return dict(zip(places, (*part.reads, *unread, *part.parameters), strict=True))
+
+    @computed_once
+    def names(self) -> list[str]:
+        """The names of what is kept of the steps: of their number, and of those of each value that wait."""
+        waiting = [f"{self.name}.waiting.{place}" for place in range(len(self.sequences))]
+        return [f"{self.name}.taken", *waiting]
+
+    @computed_once
+    def memory_names(self) -> list[str]:
+        """The names of the kept memories."""
+        return [f"{self.name}.memory.{place}" for place in range(len(self.continued.memories))]
 
     @computed_once
     def once(self) -> list[int]:
@@ -178,14 +189,15 @@ class PlanPart:
             given = [values[number] for number in self.sequences]
             return self.named(self.results(given, values, [], plain_call((), chunk.rows)), None), {}
         now: Kept = {}
-        if len(self.sequences) == 1:  # nothing waits
-            (new,) = [values[number] for number in self.sequences]
-            counts, given, name = new.lengths, [new.values], f"{self.name}.waiting.0"
+        sequences, (taken, *waiting) = self.sequences, self.names
+        if len(sequences) == 1:  # nothing waits
+            new, name = values[sequences[0]], waiting[0]
+            counts, given = new.lengths, [new.values]
             now[name] = kept[name]
         else:
             counts, given = self.ready(values, kept, now)
-        before: Array = kept[f"{self.name}.taken"]
-        now[f"{self.name}.taken"] = before + counts
+        before: Array = kept[taken]
+        now[taken] = before + counts
         if self.part.kind == "plain":
             call = plain_call((), int(counts.sum()))
             return self.named(self.results(given, values, [], call), counts), now
@@ -198,8 +210,8 @@ class PlanPart:
                 if not isinstance(cast("object", array), np.ndarray) and place in (*self.placed, *self.once):
                     results[place] = get(cast("Any", array))
         else:
-            for place, number in enumerate(self.continued.final):
-                now[f"{self.name}.memory.{place}"] = results[number]
+            for name, number in zip(self.memory_names, self.continued.final, strict=True):
+                now[name] = results[number]
         for place in self.once:
             waits, name = (counts == 0) & (before > 0), f"{self.name}.result.{place}"
             results[place][waits] = kept[name][waits]
@@ -213,7 +225,7 @@ class PlanPart:
         values: the values of the chunk so far. kept: the values that the part has kept of the rows. now: the
         values that it keeps from now on; filled here.
         """
-        names = [f"{self.name}.waiting.{place}" for place in range(len(self.sequences))]
+        names = self.names[1:]
         waiting: list[WaitingSteps] = [
             kept[name].before(values[number]) for name, number in zip(names, self.sequences, strict=True)
         ]
@@ -260,13 +272,14 @@ class PlanPart:
         values: the values of the chunk so far. kept: the kept values of the rows. before: the number of steps
         of each row in earlier chunks.
         """
-        begun = np.flatnonzero(before)
-        own = [kept[f"{self.name}.memory.{place}"] for place in range(len(self.continued.memories))]
-        if len(begun) == len(before) and not any(isinstance(each, RowsOnDevice) for each in own):
-            return own
-        if len(begun) == len(before) and all(isinstance(each, RowsOnDevice) for each in own):
-            return [each.buffer for each in own]
-        memories = self.begins(values, len(before))
+        own = [kept[name] for name in self.memory_names]
+        if np.count_nonzero(before) == len(before):
+            on_device = self.device is not None and [isinstance(each, RowsOnDevice) for each in own]
+            if not on_device or not any(on_device):
+                return own
+            if all(on_device):
+                return [each.buffer for each in own]
+        memories, begun = self.begins(values, len(before)), np.flatnonzero(before)
         for each, memory in zip(own, memories, strict=True):
             memory[begun] = each[begun]
         return memories
