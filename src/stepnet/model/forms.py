@@ -103,7 +103,9 @@ def lengths_table(lengths: Any) -> Array | None:
     """Returns the argument `lengths` of a call as machine code reads it; None if it is to be checked first.
     Whether the numbers fit the call is checked when it runs.
     """
-    if type(lengths) in (list, tuple) and all(type(length) is int for length in lengths):
+    if type(lengths) is not Array:
+        if type(lengths) not in (list, tuple) or not all(type(length) is int for length in lengths):
+            return None
         lengths = np.array(lengths)  # of Python's own integers where one is too large
     return lengths if is_table(lengths) else None
 

@@ -129,7 +129,8 @@ class ChunkStream:
             now = state.begin(statics, len(chosen))
         kept = now if rows is None else kept_with(state.kept, chosen, now)
         self._rows = ChunkRows(state.program, state.model, kept)
-        return rebuild(state.program.output, outputs)
+        output = state.program.output
+        return outputs[0] if isinstance(output, int) else rebuild(output, outputs)
 
     @alone
     def add(self, rows: Any = 1, initial: Any = None, statics: Any = None) -> Array:
@@ -355,16 +356,18 @@ class ChunkStream:
         spec = None if self._rows is None else self._rows.program.traced.inputs
         if not isinstance(spec, Spec) or spec.levels or spec.axis:
             return None
+        offsets: Array
         if type(x) is Ragged and x.levels == 1:
             values, (offsets,) = x.values, x.offsets
-            lengths = offsets[1:] - offsets[:-1]
         elif type(x) is np.ndarray and x.ndim > 1 and x.size:
             rows, steps, *features = x.shape
-            values, lengths = x.reshape(rows * steps, *features), np.full(rows, steps)
+            values, offsets = x.reshape(rows * steps, *features), np.arange(0, rows * steps + 1, steps)
         else:
             return None
         is_known = values.dtype == spec.dtype and values.shape[1:] == spec.shape
-        return [WaitingSteps(values, lengths)] if is_known and is_plain(values) else None
+        if not is_known or not is_plain(values):
+            return None
+        return [WaitingSteps.at(values, offsets[1:] - offsets[:-1], offsets)]
 
     def _begun(self, batch: Batch) -> ChunkRows:
         """Returns the rows, made at the first chunk; raises `InputError` for steps of another kind than those

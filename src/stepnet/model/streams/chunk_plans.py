@@ -192,16 +192,17 @@ class PlanPart:
         sequences, (taken, *waiting) = self.sequences, self.names
         if len(sequences) == 1:  # nothing waits
             new, name = values[sequences[0]], waiting[0]
-            counts, given = new.lengths, [new.values]
+            given = [new.values]
             now[name] = kept[name]
         else:
-            counts, given = self.ready(values, kept, now)
+            new, given = self.ready(values, kept, now)
+        counts = new.lengths
         before: Array = kept[taken]
         now[taken] = before + counts
         if self.part.kind == "plain":
             call = plain_call((), int(counts.sum()))
-            return self.named(self.results(given, values, [], call), counts), now
-        results = self.continued_results(given, values, self.memories(values, kept, before), counts, before)
+            return self.named(self.results(given, values, [], call), new), now
+        results = self.continued_results(given, values, self.memories(values, kept, before), new, before)
         if self.device is not None:  # memories stay there, all else is for the host
             get = self.device.get
             for place, number in enumerate(self.continued.final):
@@ -216,11 +217,11 @@ class PlanPart:
             waits, name = (counts == 0) & (before > 0), f"{self.name}.result.{place}"
             results[place][waits] = kept[name][waits]
             now[name] = results[place]
-        return self.named(results, counts), now
+        return self.named(results, new), now
 
-    def ready(self, values: ChunkValues, kept: Kept, now: Kept) -> tuple[Array, list[Array]]:
-        """Takes as many steps of each row as every value that the part reads has; returns their numbers, and
-        the steps of each value. Further steps wait, and are added to the kept values.
+    def ready(self, values: ChunkValues, kept: Kept, now: Kept) -> tuple[WaitingSteps, list[Array]]:
+        """Takes as many steps of each row as every value that the part reads has; returns those of the first
+        value, and the arrays of all. Further steps wait, and are added to the kept values.
 
         values: the values of the chunk so far. kept: the values that the part has kept of the rows. now: the
         values that it keeps from now on; filled here.
@@ -230,30 +231,30 @@ class PlanPart:
             kept[name].before(values[number]) for name, number in zip(names, self.sequences, strict=True)
         ]
         counts = np.minimum.reduce([own.lengths for own in waiting])
-        given: list[Array] = []
+        ready = list[WaitingSteps]()
         for name, own in zip(names, waiting, strict=True):
             first, now[name] = own.split(counts)
-            given.append(first.values)
-        return counts, given
+            ready.append(first)
+        return ready[0], [own.values for own in ready]
 
     def continued_results(
-        self, given: list[Array], values: ChunkValues, memories: list[Any], counts: Array, before: Array
+        self, given: list[Array], values: ChunkValues, memories: list[Any], new: WaitingSteps, before: Array
     ) -> list[Array]:
         """Runs the recurrence over the new steps; returns the results of the net in order. Calls on as many
         rows are prepared together, for any numbers of steps.
 
         given: the values with steps that it reads. values: the values of the chunk so far. memories: the
-        memories of the rows. counts, before: for each row the number of new steps, and of earlier ones.
+        memories of the rows. new: as many steps of each row as are new. before: the number of earlier ones.
         """
         formed = None
         if self.is_prepared:
-            formed = call_at("ends", given[0], offsets_of(counts), self.name)
+            formed = call_at("ends", given[0], new.offsets, self.name)
         if formed is not None and self.bound:
             results = self.bound[0].prepared(formed, [*given, *memories])
             if results is not None:
                 return results
         begun = before if self.reads_index else None
-        call = Call(self.positions(counts), last_only=self.part.last_only, step_offset=begun)
+        call = Call(self.positions(new.lengths), last_only=self.part.last_only, step_offset=begun)
         return self.results(given, values, memories, call, formed)
 
     @computed_once
@@ -399,13 +400,13 @@ class PlanPart:
         """The net with its parameters, from the first call on."""
         return []
 
-    def named(self, results: list[Array], counts: Array | None) -> ChunkValues:
-        """Returns results by node of the model. counts: the number of steps of each row; None for values that
-        rows have once.
+    def named(self, results: list[Array], like: WaitingSteps | None) -> ChunkValues:
+        """Returns results by node of the model. like: as many steps of each row; None for values that rows
+        have once.
         """
         made: ChunkValues = {}
         for place, number in self.placed.items():
             made[number] = results[place]
-            if counts is not None and self.model.type_of(number).extent != ROWS:
-                made[number] = WaitingSteps(results[place], counts)
+            if like is not None and self.model.type_of(number).extent != ROWS:
+                made[number] = WaitingSteps.at(results[place], like.lengths, like.offsets)
         return made

@@ -27,6 +27,13 @@ class WaitingSteps:
         """Makes `lengths[i]` steps of zeros for each row i. type_: the type of a step, at any extent."""
         return cls(np.zeros((int(lengths.sum()), *type_.shape), type_.dtype), lengths)
 
+    @classmethod
+    def at(cls, values: Array, lengths: Array, offsets: Array) -> Self:
+        """Makes steps whose offsets are known already."""
+        made = cls(values, lengths)
+        made.__dict__["offsets"] = offsets
+        return made
+
     @computed_once
     def offsets(self) -> Array:
         """Where the steps of each row begin and end: int64 [rows + 1]."""
