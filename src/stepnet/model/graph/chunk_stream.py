@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -356,12 +356,12 @@ class ChunkStream:
         spec = None if self._rows is None else self._rows.program.traced.inputs
         if not isinstance(spec, Spec) or spec.levels or spec.axis:
             return None
-        offsets: Array
         if type(x) is Ragged and x.levels == 1:
-            values, (offsets,) = x.values, x.offsets
+            values, offsets = x.values, cast("Array", x.offsets[0])
         elif type(x) is np.ndarray and x.ndim > 1 and x.size:
             rows, steps, *features = x.shape
-            values, offsets = x.reshape(rows * steps, *features), np.arange(0, rows * steps + 1, steps)
+            values = x.reshape(rows * steps, *features)
+            offsets = cast("Array", np.arange(0, rows * steps + 1, steps))
         else:
             return None
         is_known = values.dtype == spec.dtype and values.shape[1:] == spec.shape
