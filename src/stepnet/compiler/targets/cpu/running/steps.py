@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.plan.partition import CallPartition
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.call_words import CALL_WORDS
@@ -129,9 +130,10 @@ class RowSteps:
         contiguous, and the rows. It adds the outputs, in new arrays, and returns whether it has run; False if
         the outputs are large. None if several threads run such steps.
         """
-        prepared, shares, _ = arranged = self.arrange(count, in_block=True)
-        if prepared.runs[0].only is None:
+        way = self.way(count)
+        if way.sets * way.parts * way.threads_per_step > 1:
             return None
+        prepared, shares, _ = arranged = self.arrange(count, in_block=True)
         (share,), native, inputs = shares, self.native, len(self.call.sequences)
         begin, own = share.space.addresses[0], share.tables.order.astype(np.int64)
         places = [(begin + AT_PLACES + 8 * place, word) for place, word in enumerate(share.words)]
@@ -171,12 +173,16 @@ class RowSteps:
         kept[rows] = record[: len(rows) * stride].reshape(-1, stride)
         POOL.give_back(record)
 
+    def way(self, count: int) -> CallPartition:
+        """Returns how threads divide a step of `count` rows, by estimated times."""
+        return self.native.partition(rounded(count, 1, count), threads()).chosen
+
     def arrange(self, count: int, in_block: bool = False) -> Arranged:
         """Prepares steps of `count` rows: divides the rows among workspaces (scratch memory for some rows),
         and makes the tables of each, such as that of its rows. A later step of as many rows uses them again.
         in_block: whether the step runs in a block, which has workspaces of its own.
         """
-        way = self.native.partition(rounded(count, 1, count), threads()).chosen
+        way = self.way(count)
         most = way.sets * way.parts
         lanes = lanes_for(np.ones(count, np.int64), LANES * most)
         sets = min(most, lanes.count)
