@@ -1,6 +1,7 @@
 """Sequences without steps, and batches without sequences: their prepared calls keep memories as they are."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from same_bits import assert_same_bits
 from zoo import normal, rnn_of, uniform
 
 import stepnet as sn
-from stepnet.compiler.values.structure import leaves, transform
-from stepnet.model.model import Model
+from stepnet.compiler.values import leaves, transform
+from stepnet.errors import InputError
 
 Array = np.ndarray
 pytestmark = pytest.mark.usefixtures("same_threads")
@@ -77,14 +78,19 @@ def warm(model: Any, call: Callable[[sn.Ragged], Any]) -> None:
             call(sequences([longest] * rows))
 
 
-@pytest.fixture
-def all_prepared(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Makes every further call that is not prepared an error."""
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("a call is not prepared")
-
-    return lambda: monkeypatch.setattr(Model, "unprepared", refuse)
+def run(
+    model: Any,
+    x: Any,
+    initial: Any = None,
+    *,
+    lengths: Any = None,
+    last_only: bool = False,
+    time_major: bool = False,
+) -> Any:
+    """The results of a call that is prepared."""
+    _, results = model.programs.prepared(x, initial, lengths, last_only, "auto", "repeat", time_major)
+    assert results is not None
+    return results
 
 
 def of_filled(lengths: Any, results: Any) -> Any:
@@ -95,9 +101,7 @@ def of_filled(lengths: Any, results: Any) -> Any:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
-def test_other_sequences_have_the_bits_of_a_call_without_empty_ones(
-    name: str, threads: int, all_prepared: Callable[[], None]
-):
+def test_other_sequences_have_the_bits_of_a_call_without_empty_ones(name: str, threads: int):
     sn.set_threads(threads)
     model, expected = MODELS[name](), list[Any]()
     inputs = [sequences(lengths, seed) for seed, lengths in enumerate(LENGTHS)]
@@ -105,31 +109,27 @@ def test_other_sequences_have_the_bits_of_a_call_without_empty_ones(
         kept = sn.Ragged(x.values, (np.cumsum([0, *filter(None, lengths)]).astype(np.int64),))
         expected.append([np.asarray(getattr(each, "values", each)) for each in leaves(MODELS[name]()(kept))])
     warm(model, model)
-    if name not in ("carried", "reduced"):  # whose parts do not run in one go
-        all_prepared()
+    is_prepared = name not in ("carried", "reduced")  # whose parts do not run in one go
     for lengths, x, own in zip(LENGTHS, inputs, expected, strict=True):
-        assert_same_bits(of_filled(lengths, model(x)), own)
+        assert_same_bits(of_filled(lengths, run(model, x) if is_prepared else model(x)), own)
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_empty_sequences_end_with_the_memories_that_they_began_with(
-    name: str, all_prepared: Callable[[], None]
-):
+def test_empty_sequences_end_with_the_memories_that_they_began_with(name: str):
     model = MODELS[name]()
     final = model(sequences([2]))[1]
     warm(model, lambda x: model(x, memories(x.lengths, final)))
-    all_prepared()
     for lengths in LENGTHS:
         begun, idle = memories(lengths, final), np.array(lengths, np.int64) == 0
-        ended = model(sequences(lengths), begun)[1]
+        ended = run(model, sequences(lengths), begun)[1]
         assert_same_bits(*([each[idle] for each in leaves(kept)] for kept in (ended, begun)))
-        without = model(sequences(lengths))[1]
+        without = run(model, sequences(lengths))[1]
         assert not any(each[idle].any() for each in leaves(without))
 
 
 @pytest.mark.parametrize("time_major", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
-def test_padded_arrays(name: str, time_major: bool, all_prepared: Callable[[], None]):
+def test_padded_arrays(name: str, time_major: bool):
     model, calls = MODELS[name](), list[Any]()
     for rows, time in ((rows, time) for rows in (1, 3, 8, 40) for time in (3, 2, 3)):
         for room in (time, min(5, time + 2)):
@@ -142,9 +142,8 @@ def test_padded_arrays(name: str, time_major: bool, all_prepared: Callable[[], N
             x[row, : len(own)] = own
         calls.append((lengths, np.ascontiguousarray(x.swapaxes(0, 1)) if time_major else x, ragged))
     expected = [MODELS[name]()(ragged) for _, _, ragged in calls]
-    all_prepared()
     for (lengths, x, _), (outputs, final) in zip(calls, expected, strict=True):
-        made, ended = model(x, lengths=np.array(lengths, np.int64), time_major=time_major)
+        made, ended = run(model, x, lengths=np.array(lengths, np.int64), time_major=time_major)
         assert_same_bits(ended, final)
         made = made.swapaxes(0, 1) if time_major else made
         steps = np.arange(made.shape[1]) < np.array(lengths, np.int64)[:, None]
@@ -155,18 +154,15 @@ def test_padded_arrays(name: str, time_major: bool, all_prepared: Callable[[], N
 @pytest.mark.parametrize("shape", [(3, 0), (0, 5), (0, 0)])
 @pytest.mark.parametrize("time_major", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
-def test_whole_arrays_without_steps_or_sequences(
-    name: str, time_major: bool, shape: tuple[int, int], all_prepared: Callable[[], None]
-):
+def test_whole_arrays_without_steps_or_sequences(name: str, time_major: bool, shape: tuple[int, int]):
     model, rows = MODELS[name](), shape[1 if time_major else 0]
     results = [model(np.zeros((*shape, 4), "f4"), time_major=time_major) for _ in range(3)]
-    all_prepared()
-    results.append(model(np.zeros((*shape, 4), "f4"), time_major=time_major))
+    results.append(run(model, np.zeros((*shape, 4), "f4"), time_major=time_major))
     for outputs, final in results:
         assert outputs.shape[:2] == shape
         assert all(each.shape[0] == rows and not each.any() for each in leaves(final))
     begun = memories(range(rows), final)
-    assert_same_bits(model(np.zeros((*shape, 4), "f4"), begun, time_major=time_major)[1], begun)
+    assert_same_bits(run(model, np.zeros((*shape, 4), "f4"), begun, time_major=time_major)[1], begun)
 
 
 def test_reductions_of_no_steps_are_zeros():
@@ -185,13 +181,12 @@ def test_a_memory_that_an_earlier_part_makes_is_kept_too():
 
 
 @pytest.mark.parametrize("name", LAYERS[:3])
-def test_the_last_output_of_an_empty_sequence_is_zeros(name: str, all_prepared: Callable[[], None]):
+def test_the_last_output_of_an_empty_sequence_is_zeros(name: str):
     model, every = MODELS[name](), [MODELS[name]()(sequences(lengths))[0] for lengths in LENGTHS]
     warm(model, lambda x: model(x, last_only=True))
-    if name in ("gru", "lstm, reverse"):  # those of several parts are not prepared
-        all_prepared()
+    call = model if name == "stack" else partial(run, model)  # those of several parts are not prepared
     for lengths, expected in zip(LENGTHS, every, strict=True):
-        outputs, _ = model(sequences(lengths), last_only=True)
+        outputs, _ = call(sequences(lengths), last_only=True)
         last = 0 if name == "lstm, reverse" else -1
         ends = [own[last] if len(own) else np.zeros(own.shape[1:], "f4") for own in expected.to_list()]
         assert_same_bits(outputs, np.reshape(ends, outputs.shape).astype("f4"))
@@ -214,7 +209,7 @@ def test_lanes_that_run_several_sequences(name: str, constants: Constants):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients(name: str):
-    """Those of the other sequences are as without the empty ones, through which those of memories pass."""
+    """Gradients of other sequences are as without the empty ones, through which those of memories pass."""
     model, runs = MODELS[name](), MODELS[name]()
     for lengths in LENGTHS:
         x = sequences(lengths)
@@ -233,3 +228,23 @@ def test_gradients(name: str):
             for own, other, end in zip(*map(leaves, (made.initial, expected.initial, ends)), strict=True):
                 assert_same_bits(own[filled], other)
                 assert_same_bits(own[idle], end[idle])
+
+
+def test_sequences_that_are_shorter_than_padding_reads_are_refused_and_empty_ones_are_not():
+    layer = rnn_of("gru", 4, 8)
+
+    def padded() -> sn.Graph:
+        return sn.Graph(lambda x, _: layer(sn.pad_steps(x, (2, 9)))[0])
+
+    for rows in (1, 40):  # whose lengths no other call has given
+        model = padded()
+        for _ in range(10):
+            assert model(sequences([0] * rows)).lengths.tolist() == [0] * rows
+    model = padded()
+    for lengths in ([15, 20, 12], [11, 15, 10], [20, 0, 11], [0, 0, 0], [0, 30, 0]):
+        x = sequences(lengths)
+        assert_same_bits(model(x).values, padded()(x).values)
+    run(model, sequences([12, 0, 11]))
+    for lengths in ([20, 9, 15], [20, 1, 0]):
+        with pytest.raises(InputError, match=r"reads 9 steps besides .* and sequence 1 has"):
+            model(sequences(lengths))

@@ -228,13 +228,19 @@ TESTS: dict[str, Sequence[str]] = {
             *("workers", "workspace"),
         )
     },
-    "compiler/targets/cpu/running/steps.py": (
-        *(
+    **{
+        f"compiler/targets/cpu/running/{name}.py": (
+            "tests/model/streams/test_step_blocks.py",
             "tests/model/streams/test_stream_rows.py",
             "tests/model/streams/test_stream.py",
             "tests/compiler/targets/cpu/test_workers.py",
-        ),
-    ),
+        )
+        for name in ("steps", "steps_code")
+    },
+    **{
+        f"compiler/targets/cpu/running/{name}.py": ("tests/model/test_empty_sequences.py",)
+        for name in ("idle", "idle_code")
+    },
     "compiler/targets/cpu/running/run.py": (
         *(
             "tests/compiler/targets/cpu/test_workers.py",

@@ -119,16 +119,18 @@ def at_places(
     layout: str, values: Array, features: tuple[int, ...], places: Places, last_only: bool, engine: Order
 ) -> tuple[Form, Array, Places] | None:
     """Returns a call at some places, with the key of all calls with as many sequences and a similar number of
-    steps; None for no sequences, and for too many.
+    steps; None for too many sequences.
 
     layout: the name of the way in which the sequences lie. values, features: their array, and its shape at a
     step. last_only, engine: the options of the call.
     """
     _, rows, total = places
-    if not 0 < rows <= MOST_PLACES:
+    if rows > MOST_PLACES:
         return None
     size = (total if total > SMALL else SMALL).bit_length()
-    room = 1 << (rows - 1).bit_length()  # calls of up to as many sequences are prepared together
+    room = (
+        1 << (rows - 1).bit_length() if rows else 1
+    )  # calls of up to as many sequences are prepared together
     return (layout, room, size, features, values.dtype, last_only, engine, threads()), values, places
 
 
@@ -146,14 +148,15 @@ def call_at(layout: str, values: Array, table: Array, engine: Any) -> FormedCall
 
 def widened(call: Call, layout: TableLayout, rows: int) -> Call:
     """Returns a call with further sequences, `rows` in all, to prepare calls of up to as many. The further
-    ones are as long as the shortest sequence, and all arrays are zeros.
+    ones, and those that are empty, are as long as the shortest other one, and all arrays are zeros.
 
-    call: a call without statics, at the positions of the layout.
+    call: a call without statics, at the positions of the layout, of which some sequence has steps.
     """
     positions = call.positions
-    if (more := rows - positions.rows) <= 0:
+    if positions.rows >= rows and positions.is_full:
         return call
-    lengths = np.append(positions.lengths, np.full(more, positions.lengths.min()))
+    lengths = np.append(positions.lengths, np.zeros(max(0, rows - positions.rows), np.int64))
+    lengths[lengths == 0] = lengths[lengths > 0].min()
     if layout.name == "ends":
         wide = Positions.end_to_end(offsets_of(lengths))
     else:
@@ -173,13 +176,14 @@ def in_general(call: FormedCall) -> tuple[Form, Array, Places] | None:
     None if it cannot.
     """
     (_, shape, _, time_major, last_only, engine, _), values, _ = call
-    if type(values) is not np.ndarray or len(shape) < 2 or not shape[0] or not shape[1]:
+    if type(values) is not np.ndarray or len(shape) < 2:
         return None
     first, second, *features = shape
     if time_major:
         layout, places = "packed", (np.full(first, second), second, first * second)
     else:
-        table = cast("Array", np.arange(0, first * second + 1, second))
+        end = first * second + 1
+        table = cast("Array", np.arange(0, end, second) if second else np.zeros(first + 1, np.int64))
         layout, places = "ends", (table, first, first * second)
     return at_places(layout, values, tuple(features), places, last_only, engine)
 
@@ -196,8 +200,10 @@ def exact_form(call: FormedCall) -> Form | None:
 
 
 def fits(positions: Positions) -> bool:
-    """Tells whether no sequence at these positions is empty or too long for calls of any lengths."""
-    return positions.is_full and int(positions.lengths.max(initial=0)) <= LONGEST
+    """Tells whether calls of any lengths may be prepared from one at these positions: some sequence has
+    steps, and none too many.
+    """
+    return 0 < int(positions.lengths.max(initial=0)) <= LONGEST
 
 
 def is_order(engine: Any) -> bool:

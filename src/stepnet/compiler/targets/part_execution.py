@@ -215,10 +215,12 @@ class PartRun:
 
     def fits(self, frame: Frame) -> bool:
         """Tells whether these parts of a schedule may run as one chain (one call of machine code): not in a
-        loop's step, nor with empty sequences.
+        loop's step, nor, in other memory than the host's, with empty sequences.
         """
         if frame.loop_buffers is not None:
             return False
+        if frame.memory is HOST:
+            return True
         recurrences = (part for part in self.parts if part.kind == "recurrence")
         return all(frame.sequences(part.extent).positions.is_full for part in recurrences)
 

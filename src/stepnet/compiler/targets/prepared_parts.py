@@ -147,8 +147,8 @@ def prepared_parts(
     needs the shapes of the values that it reads.
 
     Returns None if the schedule cannot be prepared: if the call has inner or static sequences, step offsets
-    (steps done in earlier calls), `last_only` or empty sequences; or if there is a loop. For any lengths, one
-    chain must have all parts.
+    (steps done in earlier calls) or `last_only`; on a device also if it has empty sequences; or if there is a
+    loop. For any lengths, one chain must have all parts.
 
     form: the inputs and results, by kind, of the net as traced.
     numbers: the inputs of the net that a call gives, as nodes, in the order in which it gives them.
@@ -161,12 +161,13 @@ def prepared_parts(
     layout: how the sequences of later calls lie, whose lengths may change; None if they do not change.
     """
     call, net = packing.call, schedule.net
-    if not is_plain(call):
+    if not is_plain(call, packing.memory is HOST):
         return None
     if layout is not None or call.positions.total == int(call.positions.offsets[-1]):
         clean = range(len(net.results))  # the steps fill the arrays, or nothing is written besides them
     frame, lent = Frame(packing.segments, packing.gaps, packing.memory), lent_indices(net, constants)
-    if layout is not None and any(is_pairs(type_.extent) for type_ in net.types):
+    is_one = len(runs) == 1 and runs[0].chain is not None and packing.memory is HOST
+    if layout is not None and (not is_one or any(is_pairs(type_.extent) for type_ in net.types)):
         return None
     if layout is not None:
         # Values per step that no recurrence reads lie at the same positions, so that they follow the lengths.
@@ -174,7 +175,6 @@ def prepared_parts(
         # Values that sequences have once are one sequence, as long as there are sequences.
         frame.plain_calls[ROWS] = Call(Positions.end_to_end(np.array([0, call.positions.rows])))
     values = constants | dict(zip(numbers, packing.put(form, call.given), strict=True))
-    is_one = len(runs) == 1 and runs[0].chain is not None and packing.memory is HOST
     if is_one and not lent and packing.leaves(form, clean):
         reads = reads_of(runs[0], constants)
         kinds = [[net.results[place] for place in places] for places in form.results]
@@ -210,13 +210,12 @@ def extents_of_steps(net: Net) -> list[Extent]:
     return list(dict.fromkeys((STEPS, *(each.extent for each in net.types if is_derived(each.extent)))))
 
 
-def is_plain(call: Call) -> bool:
-    """Tells whether a call may be prepared: its sequences run from their first step, are not empty and have
-    no inner ones, and it returns all outputs.
+def is_plain(call: Call, on_host: bool) -> bool:
+    """Tells whether a call may be prepared: sequences from their first steps, with all outputs; those of a
+    device have steps.
     """
-    positions = call.positions
     plain = call.step_offset is None and not is_nested(call) and not call.last_only
-    return plain and bool(positions.rows) and positions.is_full
+    return plain and (on_host or (bool(call.positions.rows) and call.positions.is_full))
 
 
 def is_nested(call: Call) -> bool:

@@ -1,17 +1,18 @@
 """The rows of a stream at a moment, with the slots and sides of their memories.
 
-up to 64 rows    lists of Python, as each operation of NumPy takes as long as dozens of theirs
+up to 64 rows    their numbers are lists of Python, as an operation of NumPy takes as long as dozens of theirs
 more             arrays
 """
 
-from abc import ABC, abstractmethod
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
 from stepnet.compiler.values.records import dataclass
 
 Array = np.ndarray
+Numbers = Any
+"""A whole number for each row: a list of up to `FEW` of them, an array of more."""
 FEW = 64
 """The largest number of rows whose numbers are in lists."""
 NUMBERS = np.arange(1024)
@@ -19,7 +20,7 @@ NUMBERS.flags.writeable = False
 
 
 @dataclass
-class Moment(ABC):
+class Moment:
     """The rows of a stream (sequences that step side by side) between two steps.
 
     A row's memories lie in a slot, an index into the arrays of all layers. Each slot has two sides: a step
@@ -30,14 +31,19 @@ class Moment(ABC):
     slots: the slot of each row.
     odd: the number of rows with an odd number of the turns that each row took besides (`turns`). The parity
         of all turns of a row is its side.
+    places: the slot of each row, as the numbers that follow.
+    turns: the number of turns that each row took besides those of all rows.
+    steps: the number of steps that each row has taken, less `number`.
     """
 
     number: int
     slots: Array
     odd: int
+    places: Numbers
+    turns: Numbers
+    steps: Numbers
 
     @classmethod
-    @abstractmethod
     def of(cls, slots: Array, sides: Array, begun: Array) -> Self:
         """Makes the state of a stream's rows between two steps.
 
@@ -46,11 +52,14 @@ class Moment(ABC):
         sides: the memory, 0 or 1, that the next step of the row reads.
         begun: the number of steps that the row has taken.
         """
+        odd = int(np.count_nonzero(sides))
+        return cls(0, slots, odd, numbers_of(slots), numbers_of(sides), numbers_of(begun))
 
     @property
-    @abstractmethod
     def in_order(self) -> bool:
         """True if row i lies in slot i."""
+        places = self.places
+        return places == [*range(len(places))] if len(places) <= FEW else is_in_order(self.slots)
 
     @property
     def side(self) -> int | None:
@@ -65,30 +74,42 @@ class Moment(ABC):
         return self.side or 0
 
     @property
-    @abstractmethod
     def all_sides(self) -> Array:
         """The side of each row: the number, 0 or 1, of its present memory."""
+        return (np.array(self.turns, np.int64) + self.number) & 1
 
     @property
-    @abstractmethod
     def begun(self) -> Array:
         """The number of steps that each row of the stream has taken."""
+        return np.array(self.steps, np.int64) + self.number
 
-    @abstractmethod
     def side_for(self, rows: Array) -> tuple[int, Array | None]:
         """Returns the side that most of some rows have (0 if as many have each), and those that have the
         other one; None if there are none. rows: the indices of the rows.
         """
+        if (same := self.side) is not None:
+            return same, None
+        number, turns = self.number, self.turns
+        if len(turns) <= FEW:
+            sides: Any = [turns[row] + number & 1 for row in rows.tolist()]
+            ones = sum(sides)
+        else:
+            sides = (turns[rows] + number) & 1
+            ones = int(np.count_nonzero(sides))
+        count = len(sides)
+        side = int(2 * ones > count)
+        return side, rows[np.array(sides) != side] if 0 < ones < count else None
 
-    @abstractmethod
     def stepped(self, rows: Array, side: int) -> "Moment":
         """Returns a stream's state after some rows took a step. rows: the indices of these rows, each once.
         side: the one of their two memories that the step read, 0 or 1.
         """
-
-    def odd_after(self, rows: int, side: int) -> int:
-        """Returns `odd` after a step of some rows, that read the side `side`. rows: their number."""
-        return self.odd + (-rows if (side ^ self.number) & 1 else rows)
+        turns, steps, number, count = self.turns.copy(), self.steps.copy(), self.number, len(rows)
+        for row in rows.tolist() if len(turns) <= FEW else (rows,):
+            turns[row] += 1
+            steps[row] += 1
+        odd = self.odd - count if (side ^ number) & 1 else self.odd + count
+        return Moment(number, self.slots, odd, self.places, turns, steps)
 
     def after(self, rows: Array, begun: Array) -> "Moment":
         """Returns a stream's state after the other of their two memories was written for some rows. rows: the
@@ -99,7 +120,6 @@ class Moment(ABC):
         steps[rows] = begun
         return self.of(self.slots, sides, steps)
 
-    @abstractmethod
     def reordered(self, sources: Array) -> "Moment":
         """Returns the stream's state after row i took over the memory of row sources[i], which all rows had
         on the same side.
@@ -107,16 +127,29 @@ class Moment(ABC):
         Each row has two memories; the other one was written. So `number` grows by one as in a step, though
         no step was taken.
         """
+        before, listed = self.steps, sources.tolist() if len(sources) <= FEW else None
+        steps = before[sources] - 1 if listed is None else [before[source] - 1 for source in listed]
+        return Moment(self.number + 1, self.slots, self.odd, self.places, self.turns, steps)
 
-    @abstractmethod
     def without(self, rows: Array) -> "Moment":
         """Returns the stream's state without these rows; later rows may use their positions in the arrays."""
+        if len(self.turns) <= FEW:
+            places, turns, steps = self.places.copy(), self.turns.copy(), self.steps.copy()
+            for row in sorted({*rows.tolist()}, reverse=True):
+                del places[row], turns[row], steps[row]
+            slots, odd = np.array(places, np.int64), sum([own & 1 for own in turns]) if self.odd else 0
+        else:
+            kept = np.ones(len(self.slots), bool)
+            kept[rows] = False
+            slots = self.slots[kept]
+            places, turns, steps = (numbers_of(own) for own in (slots, self.turns[kept], self.steps[kept]))
+            odd = int(np.count_nonzero(np.array(turns, np.int64) & 1))
+        return Moment(self.number, slots, odd, places, turns, steps)
 
     def only(self, rows: Array) -> "Moment":
         """Returns the stream's state with these rows alone, in this order."""
         return self.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
 
-    @abstractmethod
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state with new rows after the others.
 
@@ -124,6 +157,15 @@ class Moment(ABC):
             says.
         begun: the number of steps that each new row has taken.
         """
+        number, count, own = self.number, len(slots), (self.free_side ^ self.number) & 1
+        odd = self.odd + own * count
+        if len(self.turns) + count <= FEW:
+            places, turns = self.places + slots.tolist(), self.turns + [own] * count
+            steps = self.steps + [each - number for each in begun.tolist()]
+            return Moment(number, np.array(places, np.int64), odd, places, turns, steps)
+        places = np.concatenate((self.slots, slots))
+        turns = np.concatenate((self.turns, np.full(count, own)))
+        return Moment(number, places, odd, places, turns, np.concatenate((self.steps, begun - number)))
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state after the memories of some rows were written to other positions of the
@@ -137,173 +179,19 @@ class Moment(ABC):
         all_slots[rows], sides[rows], steps[rows] = slots, self.free_side, begun
         return self.of(all_slots, sides, steps)
 
-    @abstractmethod
     def free(self, count: int) -> Array:
         """Returns, for new rows of a stream, the first `count` slots that no row uses, in order."""
-
-
-@dataclass
-class ManyRows(Moment):
-    """The rows of a stream as arrays.
-
-    turns: the number of turns that each row took besides those of all rows.
-    steps: the number of steps that each row has taken, less `number`.
-    """
-
-    turns: Array
-    steps: Array
-
-    @classmethod
-    def of(cls, slots: Array, sides: Array, begun: Array) -> Self:
-        """Makes the state of rows."""
-        return cls(0, slots, int(np.count_nonzero(sides)), sides, begun)
-
-    @property
-    def in_order(self) -> bool:
-        """True if row i lies in slot i."""
-        return is_in_order(self.slots)
-
-    @property
-    def all_sides(self) -> Array:
-        """The side of each row."""
-        return (self.turns + self.number) & 1
-
-    @property
-    def begun(self) -> Array:
-        """The number of steps that each row of the stream has taken."""
-        return self.steps + self.number
-
-    def side_for(self, rows: Array) -> tuple[int, Array | None]:
-        """Returns the side that most rows have, and those that have the other one."""
-        if (same := self.side) is not None:
-            return same, None
-        sides = (self.turns[rows] + self.number) & 1
-        ones = int(np.count_nonzero(sides))
-        side = int(2 * ones > len(sides))
-        return side, rows[sides != side] if 0 < ones < len(sides) else None
-
-    def stepped(self, rows: Array, side: int) -> Moment:
-        """Returns the state after some rows took a step."""
-        turns, steps = self.turns.copy(), self.steps.copy()
-        turns[rows] += 1
-        steps[rows] += 1
-        return ManyRows(self.number, self.slots, self.odd_after(len(rows), side), turns, steps)
-
-    def reordered(self, sources: Array) -> Moment:
-        """Returns the state after rows took over the memories of others."""
-        return ManyRows(self.number + 1, self.slots, self.odd, self.turns, self.steps[sources] - 1)
-
-    def without(self, rows: Array) -> Moment:
-        """Returns the state without these rows."""
-        kept = np.ones(len(self.slots), bool)
-        kept[rows] = False
-        slots, turns = self.slots[kept], self.turns[kept]
-        odd = int(np.count_nonzero(turns & 1)) if self.odd else 0
-        return ManyRows(self.number, slots, odd, turns, self.steps[kept])
-
-    def with_rows(self, slots: Array, begun: Array) -> Moment:
-        """Returns the state with new rows after the others."""
-        turns = (self.free_side ^ self.number) & 1
-        return ManyRows(
-            self.number,
-            np.concatenate((self.slots, slots)),
-            self.odd + turns * len(slots),
-            np.concatenate((self.turns, np.full(len(slots), turns))),
-            np.concatenate((self.steps, begun - self.number)),
-        )
-
-    def free(self, count: int) -> Array:
-        """Returns the first `count` slots that no row uses, in order."""
+        if len(self.places) <= FEW:
+            free = {*range(len(self.places) + count)}.difference(self.places)
+            return numbered(min(free)) if count == 1 else np.array(sorted(free)[:count], np.int64)
         occupied = np.zeros(len(self.slots) + count + int(self.slots.max(initial=-1)) + 1, bool)
         occupied[self.slots] = True
         return cast("Array", np.flatnonzero(~occupied)[:count])
 
 
-@dataclass
-class FewRows(Moment):
-    """A few rows of a stream, with their numbers in lists.
-
-    places: the slot of each row. turns, steps: as in `ManyRows`.
-    """
-
-    places: list[int]
-    turns: list[int]
-    steps: list[int]
-
-    @classmethod
-    def of(cls, slots: Array, sides: Array, begun: Array) -> Self:
-        """Makes the state of rows."""
-        turns = sides.tolist()
-        return cls(0, slots, sum(turns), slots.tolist(), turns, begun.tolist())
-
-    @property
-    def in_order(self) -> bool:
-        """True if row i lies in slot i."""
-        return self.places == [*range(len(self.places))]
-
-    @property
-    def all_sides(self) -> Array:
-        """The side of each row."""
-        return np.array([turns + self.number & 1 for turns in self.turns], np.int64)
-
-    @property
-    def begun(self) -> Array:
-        """The number of steps that each row of the stream has taken."""
-        return np.array([steps + self.number for steps in self.steps], np.int64)
-
-    def side_for(self, rows: Array) -> tuple[int, Array | None]:
-        """Returns the side that most rows have, and those that have the other one."""
-        if (same := self.side) is not None:
-            return same, None
-        number, turns, listed = self.number, self.turns, rows.tolist()
-        ones = [row for row in listed if turns[row] + number & 1]
-        side = int(2 * len(ones) > len(listed))
-        if not 0 < len(ones) < len(listed):
-            return side, None
-        return side, np.array([row for row in listed if (turns[row] + number & 1) != side])
-
-    def stepped(self, rows: Array, side: int) -> Moment:
-        """Returns the state after some rows took a step."""
-        turns, steps = self.turns.copy(), self.steps.copy()
-        for row in rows.tolist():
-            turns[row] += 1
-            steps[row] += 1
-        return FewRows(self.number, self.slots, self.odd_after(len(rows), side), self.places, turns, steps)
-
-    def reordered(self, sources: Array) -> Moment:
-        """Returns the state after rows took over the memories of others."""
-        before, listed = self.steps, cast("list[int]", sources.tolist())
-        steps = [before[source] - 1 for source in listed]
-        return FewRows(self.number + 1, self.slots, self.odd, self.places, self.turns, steps)
-
-    def without(self, rows: Array) -> Moment:
-        """Returns the state without these rows."""
-        places, turns, steps = self.places.copy(), self.turns.copy(), self.steps.copy()
-        for row in sorted({*rows.tolist()}, reverse=True):
-            del places[row], turns[row], steps[row]
-        odd = sum([own & 1 for own in turns]) if self.odd else 0
-        return FewRows(self.number, np.array(places, np.int64), odd, places, turns, steps)
-
-    def with_rows(self, slots: Array, begun: Array) -> Moment:
-        """Returns the state with new rows after the others; as `ManyRows` if they are no longer few."""
-        number, turns = self.number, (self.free_side ^ self.number) & 1
-        places, own = self.places + slots.tolist(), self.turns + [turns] * len(slots)
-        counts: list[int] = begun.tolist()
-        steps = self.steps + [count - number for count in counts]
-        all_slots, odd = np.array(places, np.int64), self.odd + turns * len(slots)
-        if len(places) > FEW:
-            return ManyRows(number, all_slots, odd, np.array(own), np.array(steps))
-        return FewRows(number, all_slots, odd, places, own, steps)
-
-    def free(self, count: int) -> Array:
-        """Returns the first `count` slots that no row uses, in order."""
-        free = {*range(len(self.places) + count)}.difference(self.places)
-        return numbered(min(free)) if count == 1 else np.array(sorted(free)[:count], np.int64)
-
-
-def moment_of(slots: Array, sides: Array, begun: Array) -> Moment:
-    """Makes the state of a stream's rows, few or many; the arguments are as of `Moment.of`."""
-    return (FewRows if len(slots) <= FEW else ManyRows).of(slots, sides, begun)
+def numbers_of(array: Array) -> Numbers:
+    """Returns the numbers of rows as a list, if they are few, or as an array."""
+    return array.tolist() if len(array) <= FEW else array
 
 
 def numbered(number: int) -> Array:

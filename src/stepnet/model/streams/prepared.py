@@ -1,4 +1,6 @@
-"""Steps of one layer on arrays that are allocated once: inputs are copied in, and outputs are copied out."""
+"""Steps of one layer, on the caller's arrays if one thread runs them, and else on arrays that are allocated
+once: then inputs are copied in, and outputs are copied out.
+"""
 
 from collections.abc import Callable
 from functools import partial

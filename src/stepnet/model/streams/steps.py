@@ -22,7 +22,7 @@ from stepnet.model.streams.beginning import (
 )
 from stepnet.model.streams.layers import Layers, Names, StreamedRecurrence
 from stepnet.model.streams.memories import Memories
-from stepnet.model.streams.moment import Moment, moment_of
+from stepnet.model.streams.moment import Moment
 from stepnet.model.streams.on_device import DeviceStep, stays_on_device, step_on
 from stepnet.model.streams.prepared import PreparedStep, StepKind
 from stepnet.ragged import Ragged
@@ -50,7 +50,7 @@ def first_moment(pieces: Sequence[AddedRows]) -> Moment:
     pieces: the groups of rows that were added so far.
     """
     begun = np.concatenate([NO_ROWS, *(piece.begun[piece.kept] for piece in pieces)])
-    return moment_of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
+    return Moment.of(np.arange(len(begun)), np.zeros(len(begun), np.int64), begun)
 
 
 def are_zeros(steps: LayerSteps) -> bool:

@@ -25,7 +25,7 @@ from stepnet.model.streams.beginning import (
 )
 from stepnet.model.streams.in_use import IN_USE, alone
 from stepnet.model.streams.layers import Layers, StreamedRecurrence
-from stepnet.model.streams.moment import Moment, moment_of
+from stepnet.model.streams.moment import Moment
 from stepnet.model.streams.rows import chosen, chosen_once, sources
 from stepnet.model.streams.steps import (
     LayerSteps,
@@ -45,7 +45,7 @@ Array = np.ndarray
 MOST_ROWS = 2**24
 ROWS_ARE = f"rows is how many sequences are stepped side by side, from 0 to {MOST_ROWS}"
 NO_ROWS = np.zeros(0, np.int64)
-NOTHING = moment_of(NO_ROWS, NO_ROWS, NO_ROWS)
+NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 class Stream:

@@ -113,7 +113,7 @@ def test_directions_of_one_sequence_run_at_the_same_time_where_there_are_threads
 def test_directions_of_lengths_never_seen_run_at_the_same_time(tasks_of_waves: list[int]):
     """In one block, whose first task lays out the sequences."""
     model = both(64, 128, 0)
-    for count, tasks in ((1, [1, 1, 1, 1]), (2, [1, 2, 1])):
+    for count, tasks in ((1, [1] * 6), (2, [1, 2, 1, 1, 1])):
         sn.set_threads(count)
         for length in (40, 38, 41):
             model(sequences([length], 64))

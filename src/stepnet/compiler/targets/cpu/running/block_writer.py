@@ -34,6 +34,7 @@ from stepnet.compiler.targets.cpu.running.across import AcrossTask
 from stepnet.compiler.targets.cpu.running.arrangement import Arranger
 from stepnet.compiler.targets.cpu.running.block_arrays import BlockArrays
 from stepnet.compiler.targets.cpu.running.call_block import Turn, turn_of
+from stepnet.compiler.targets.cpu.running.chain import idle_memories
 from stepnet.compiler.targets.cpu.running.finish_tasks import total_task
 from stepnet.compiler.targets.cpu.running.form import CallArrays, CallForm
 from stepnet.compiler.targets.cpu.running.moves import pieces_of
@@ -142,9 +143,11 @@ class BlockWriter(BlockArrays):
         self.held += [call, form, arrays]
         self.pad(native, call, arrays)
         self.by_row(native, native.compiled.sequences, arrays)
-        self.keep_idle(native, call, arrays)
         if SequenceLayout.of(call.positions).filled:
             self.run(native, call, arrays, key)
+        if (idle := idle_memories(native, call.positions, arrays)) is not None:
+            self.held.append(idle)
+            self.turns.append(turn_of(idle, self.wave))
         self.finish(native, form, arrays)
         made = results.outputs if part.kind == "plain" else results.arrays
         values.update({n: array for n, array in zip(part.results, made, strict=True) if n >= 0})
@@ -221,26 +224,6 @@ class BlockWriter(BlockArrays):
             if padded is not None and len(source):
                 rows, size = np.arange(len(source)), type_.size * type_.itemsize
                 self.move(source, padded, pieces_of(rows, rows, size, stride=padded.nbytes // len(source)))
-
-    def keep_idle(self, native: Native, call: Call, arrays: CallArrays) -> None:
-        """Adds tasks that copy the initial memories (recurrent states) of sequences without steps to their
-        final memories, as no step writes these. A memory that is computed once per sequence is copied from
-        the buffer of such values (`arrays.record`); one that the call omits is zeros.
-
-        native: the kernel (compiled part of a net). call, arrays: its call, and all arrays of the call.
-        """
-        idle = np.flatnonzero(call.positions.lengths == 0)
-        by_word = dict(zip(native.array_words, arrays.in_order, strict=True))
-        begins = [begin for begin, word, _ in native.compiled.memories if word >= 0]
-        for final, begin in zip(arrays.final, begins, strict=True) if len(idle) else ():
-            initial = by_word.get(begin.argument)
-            if begin.field is not None and arrays.record is not None:
-                record, stride = arrays.record[begin.field.offset :], native.compiled.strides["sequence"]
-                self.move(record, final, pieces_of(idle, idle, begin.bytes, stride, begin.bytes))
-            elif initial is None:
-                self.clear(final, idle)
-            else:
-                self.move(initial, final, pieces_of(idle, idle, begin.bytes))
 
     def finish(self, native: Native, form: CallForm, arrays: CallArrays) -> None:
         """Adds the tasks of the work after a kernel's loop, such as sums over steps. Work without machine

@@ -210,6 +210,35 @@ class KernelChain:
         self.spare = []
 
 
+def idle_memories(native: Native, positions: Positions, arrays: CallArrays) -> ParallelCalls | None:
+    """Makes the task that copies the initial memories (recurrent states) of sequences without steps to their
+    final ones, behind the steps of a call; None if there are none.
+
+    native, positions, arrays: the kernel (compiled part), and the places and the arrays of the call.
+    """
+    if not arrays.final or SequenceLayout.of(positions).filled == positions.rows:
+        return None
+    made: ParallelCalls = late_import("running.idle").IdleMemories.of(native, positions, arrays)
+    return made
+
+
+def with_idle(
+    behind: Mapping[int, Sequence[ParallelCalls]], waves: Waves, idle: Sequence[ParallelCalls | None]
+) -> dict[int, list[ParallelCalls]]:
+    """Returns the tasks that run behind each wave (compiled parts that run at the same time), with those
+    ahead of them that copy the memories of empty sequences.
+
+    behind: the other tasks, by the index of the wave, -1 ahead of the first one. idle: for each part, what
+    copies its memories, if anything does.
+    """
+    made = {number: [*tasks] for number, tasks in behind.items()}
+    for number, wave in enumerate(waves):
+        copies = [task for task in map(idle.__getitem__, wave) if task is not None]
+        if copies:
+            made[number] = copies + made.get(number, [])
+    return made
+
+
 def along_axis(axis: str, positions: Positions) -> Positions:
     """Returns the positions of sequences along an axis of steps, from those along the axis of the inputs; of
     the sequences themselves along the axis that goes through them.
@@ -280,6 +309,13 @@ class Started:
             groups.setdefault(last, []).append(task)
         return groups
 
+    def idle(self) -> list[ParallelCalls | None]:
+        """Makes, for each kernel (compiled part), the task that copies the memories of empty sequences; None
+        for one without any.
+        """
+        calls = zip(self.chain.natives, self.calls, self.arrays, strict=True)
+        return [idle_memories(native, call.positions, own) for native, call, own in calls]
+
     def run(self) -> None:
         """Runs the kernels (compiled parts) of the chain, which fills the result arrays of all calls. Raises
         `InputError` if an index is outside its table.
@@ -288,7 +324,8 @@ class Started:
         for native, call, own in zip(chain.natives, self.calls, self.arrays, strict=True):
             native.begin(call, own)
         prepared = chain.prepared(self.calls, self.arrays)
-        prepared.run(self.behind(prepared.shape.waves))
+        idle, waves = self.idle(), prepared.shape.waves
+        prepared.run(with_idle(self.behind(waves), waves, idle))
         chain.end(self.forms, self.arrays)
         self.release()
         chain.give_back(prepared)
@@ -307,19 +344,16 @@ class Started:
         """Prepares further calls of the same shapes, with other arrays; None if one of the calls cannot be
         prepared.
 
-        Calls that compute values once per sequence, or have inner or empty sequences, cannot. Nor can calls
-        for which `add` made addresses of windows (steps that a convolution reads) that NumPy copied: these
-        are valid for one run. Calls that would keep much memory are not prepared, since they take so long
-        that preparing each one costs little.
+        Calls that compute values once per sequence, or have inner sequences, cannot. Nor can calls for which
+        `add` made addresses of windows (steps that a convolution reads) that NumPy copied: these are valid
+        for one run. Calls that would keep much memory are not prepared, since they take so long that
+        preparing each one costs little.
         """
         chain = self.chain
         if self.copied:
             return None
-        for native, call in zip(chain.natives, self.calls, strict=True):
-            rows = call.positions.rows
-            empty = not rows or SequenceLayout.of(call.positions).filled < rows
-            if native.by_sequence or native.compiled.axes or empty:
-                return None
+        if any(native.by_sequence or native.compiled.axes for native in chain.natives):
+            return None
         prepared = chain.prepared(self.calls, self.arrays)
         for own in self.arrays:
             own.give_back()

@@ -29,6 +29,10 @@ of zeros have no number; their key is ("unread" or "zeros", kernel, position).
 """
 
 
+UNREAD = "unread"
+"""The first part of the keys of results that nobody reads."""
+
+
 class Keys(NamedTuple):
     """The keys of a kernel's arrays by kind: numbers of values, by which kernels of a chain share arrays.
 
@@ -54,7 +58,7 @@ class Keys(NamedTuple):
         """
         outputs, rows, totals = len(form.kind.outputs), len(form.kind.rows), len(form.kind.totals.array_specs)
         numbers = (*links.results, *[-1] * (outputs + rows + totals - len(links.results)))
-        results = tuple(("unread", kernel, n) if each < 0 else each for n, each in enumerate(numbers))
+        results = tuple((UNREAD, kernel, n) if each < 0 else each for n, each in enumerate(numbers))
         memories = tuple(("zeros", kernel, n) if each < 0 else each for n, each in enumerate(links.memories))
         of_kind: dict[str, tuple[Key, ...]] = {
             "inputs": links.sequences,
@@ -126,7 +130,8 @@ class ChainArrays(NamedTuple):
                 by_row += own.of_kind["outputs"]
             elif axis:
                 grows |= dict.fromkeys(own.of_kind["outputs"], axis)
-                gaps = layout is not None and layout.has_gaps
+            if axis:  # zeros for empty sequences, or for the steps behind each
+                gaps = call.last_only or (layout is not None and layout.has_gaps)
                 outputs = (key for key in own.of_kind["outputs"] if key in new)
                 new |= {key: new[key]._replace(is_zeros=gaps) for key in outputs}
         kernels = zip(keys, forms, prepared.natives, strict=True)

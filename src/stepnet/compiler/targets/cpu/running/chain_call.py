@@ -39,10 +39,11 @@ from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.running.across import AcrossTask, BetweenTask
 from stepnet.compiler.targets.cpu.running.between import SharedBuffers, StepBytes, lives_of
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn, block_of, turn_of
-from stepnet.compiler.targets.cpu.running.chain import Started
-from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys
+from stepnet.compiler.targets.cpu.running.chain import Started, with_idle
+from stepnet.compiler.targets.cpu.running.chain_arrays import UNREAD, ChainArrays, Key, Keys
 from stepnet.compiler.targets.cpu.running.finish import FinishCall
 from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
+from stepnet.compiler.targets.cpu.running.idle import IdleMemories
 from stepnet.compiler.targets.cpu.running.lengths import LengthTables, point_across
 from stepnet.compiler.targets.cpu.running.native import POINTERS
 from stepnet.compiler.targets.cpu.running.new_arrays import NewArrays, NewTable
@@ -87,7 +88,8 @@ class PreparedChainCall:
     in_order: whether they are the first of the new arrays, in order.
     rest: work for NumPy that follows, given the arrays of a call.
     axes: the axes of steps, if lengths are arguments, that of the inputs first.
-    limits: the smallest and the largest length of a sequence, if lengths are arguments; zeros if not.
+    limits: the smallest and the largest length of a sequence that has steps, if lengths are arguments; zeros
+        if not.
     run_on: runs the calls on the given arrays and new ones.
     bytes: the memory that is kept between calls.
     held: objects whose memory the argument words point to.
@@ -121,8 +123,8 @@ class PreparedChainCall:
         """Prepares the calls of a chain (compiled parts, called kernels, that run in one go) to run again on
         other arrays.
 
-        None if lengths are to be arguments, and some sequences share a lane (a slot that runs them in turn),
-        or may have too many steps.
+        None if lengths are to be arguments, and some sequences of this call share a lane (a slot that runs
+        them in turn) or have no steps, or if later ones may have too many.
 
         prepared, started: the workspaces (scratch memory and arguments) of the calls, and the calls.
         links: the values that each kernel reads and computes, and those that a call is given and returns.
@@ -131,7 +133,7 @@ class PreparedChainCall:
         layout: how these sequences lie along the axis of the inputs.
         """
         processor, limits = prepared.natives[0].processor, limits_of(positions, started.across)
-        if limits is None:
+        if limits is None or not all(own.is_full for own in positions.values()):
             return None
         first_axis = next(iter(positions), None)
         rows = 0 if first_axis is None else positions[first_axis].rows
@@ -159,21 +161,25 @@ class PreparedChainCall:
         addresses, sources = kernels.words(prepared, fixed, order)
         for task, keys in zip(started.across, links.across, strict=True):
             task.change(keys, fixed, order)
-        first = list[ParallelCalls]()
+        first, follow = list[ParallelCalls](), started.follow(positions)
+        idle = idle_of(started, kernels, follow, fixed, order)
         # Pairs of steps have no calls whose lengths are arguments.
         across = [task for task in started.across if tables and isinstance(task, AcrossTask)]
         for axis, own in tables.items():
-            kernels_of = zip(prepared.spaces, prepared.in_one_lane, started.follow(positions), strict=True)
+            kernels_of = zip(prepared.spaces, prepared.in_one_lane, follow, strict=True)
             following = [(spaces, in_one) for spaces, in_one, follows in kernels_of if follows == axis]
             reading = [task for task in across if axis == axis_of(task)]
-            first.append(own.filling(following, reading, order["table", axis]))
+            keeping = [task for task, follows in zip(idle, follow, strict=True) if task and follows == axis]
+            first.append(own.filling(following, reading, keeping, order["table", axis]))
         for task in across:
             point_across(task, tables)
+        behind = with_idle(behind, prepared.shape.waves, idle)
         rest = list[Rest]()
         for form, keys in zip(started.forms, kernels.keys, strict=True):
             if form.finish is not None:
                 # Such a kernel is the only one of its chain.
-                behind[0] = form.finish.changed(keys.nodes, keys.of_functions, fixed, order)
+                finish = form.finish.changed(keys.nodes, keys.of_functions, fixed, order)
+                behind[0] = [*behind.get(0, ()), *finish]
                 if form.finish.rest or form.finish.copied:
                     rest.append(rest_of(form.finish, keys, kept, order))
         counts = {axis: own.total for axis, own in tables.items()}
@@ -203,6 +209,7 @@ class PreparedChainCall:
                 *started.across,
                 *tables.values(),
                 *first,
+                *idle,
                 *kept.values(),
             ),
             tuple(tables.values()),
@@ -335,6 +342,33 @@ def shared_of(
     return shared, keys
 
 
+def idle_of(
+    started: Started,
+    kernels: ChainArrays,
+    follow: Sequence[str],
+    fixed: Mapping[Key, int],
+    order: Mapping[Key, int],
+) -> list[IdleMemories | None]:
+    """Makes, for each kernel (compiled part), the task that copies the memories of empty sequences; None for
+    one that has none: no final memories that are read, or fixed lengths of at least one step.
+
+    started, kernels: the calls, and their arrays. follow: for each call, the axis of its steps if its lengths
+        are arguments, else "".
+    fixed, order: the addresses of the arrays that all calls share, by key, and for each other one its
+        position among the arrays of a call.
+    """
+    made = list[IdleMemories | None]()
+    natives = started.chain.natives
+    for native, call, keys, axis in zip(natives, started.calls, kernels.keys, follow, strict=True):
+        task = None
+        is_read = any(not isinstance(key, tuple) or key[0] != UNREAD for key in keys.final)
+        if is_read and (axis or not call.positions.is_full):
+            task = IdleMemories(native, call.positions)
+            task.change(task.pairs(keys.in_order, keys.final), fixed, order)
+        made.append(task)
+    return made
+
+
 def longest_along(axis: str, rows: int) -> int:
     """Returns the most steps of a sequence along an axis, in a call whose lengths are arguments.
     rows: the largest number of sequences, which along the axis of rows are one, with a step for each.
@@ -345,10 +379,9 @@ def longest_along(axis: str, rows: int) -> int:
 
 
 def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) -> tuple[int, int] | None:
-    """Returns the smallest and the largest length that a sequence may have in prepared calls that take any
-    lengths, such that it has steps along all axes, also those derived by windows, and those that extensions
-    (copies of steps at its ends) read. None if there are none, or
-    too many steps; zeros if lengths are fixed.
+    """Returns the smallest and the largest length that a sequence with steps may have in prepared calls that
+    take any lengths, such that it has those that extensions (copies of steps at its ends) read. None if there
+    are none, or too many steps; zeros if lengths are fixed.
 
     positions: the positions of the sequences, by the axis of their steps. tasks: the operations between
         compiled parts, such as windows of steps.
@@ -370,8 +403,7 @@ def limits_of(positions: Mapping[str, Positions], tasks: Sequence[BetweenTask]) 
                 fits &= along[task.across.source.extent[-1]] >= task.across.extension.least
     except InputError:
         return None
-    fits &= np.all([own > 0 for own in along.values()], axis=0)
-    return (int(np.argmax(fits)), len(NUMBERS)) if fits.any() else None
+    return (1 + int(np.argmax(fits[1:])), len(NUMBERS)) if fits[1:].any() else None
 
 
 def axis_of(task: AcrossTask) -> str:
@@ -460,7 +492,7 @@ def runner(
         write()
         turns = [turn_of(task, 0) for task in first]
         for wave in range(-1, len(prepared.shape.waves)):
-            if wave >= 0:
+            if wave >= 0 and prepared.runs[wave].tasks:  # none where all sequences are empty
                 turns.append(turn_of_wave(prepared, wave, sources))
             turns += [turn_of(task, wave) for task in behind.get(wave, ())]
         return block_of(turns, prepared.reach, prepared.natives[0].processor, new).run

@@ -21,7 +21,7 @@ from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.costs import LANES
 from stepnet.compiler.targets.cpu.machine.call_words import ENDING
 from stepnet.compiler.targets.cpu.machine.memory import pointer
-from stepnet.compiler.targets.cpu.running.chain import KernelChain
+from stepnet.compiler.targets.cpu.running.chain import KernelChain, idle_memories, with_idle
 from stepnet.compiler.targets.cpu.running.form import CallForm, is_appended, most_steps
 from stepnet.compiler.targets.cpu.running.native import POINTERS, Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import write_words
@@ -157,7 +157,8 @@ class Ending:
                 room.get(space)
         (run,) = prepared.runs
         run.paused = self.make_room
-        prepared.run({})
+        idle = idle_memories(self.native, self.call.positions, self.arrays)
+        prepared.run(with_idle({}, prepared.shape.waves, [idle]))
         run.paused = None
         self.arrays.give_back()
         self.form.release()

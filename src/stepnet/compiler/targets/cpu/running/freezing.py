@@ -70,7 +70,8 @@ def frozen_call(
     add(started)
     calls, forms, natives = started.calls, started.forms, chain.natives
     ends = any(call.until is not None or call.step_offset is not None for call in calls)
-    if ends or started.copied or not all(form.whole for form in forms):
+    full = all(call.positions.is_full for call in calls)
+    if ends or started.copied or not full or not all(form.whole for form in forms):
         return None
     seconds = sum(
         native.partition(native.size(call), 1).chosen.seconds

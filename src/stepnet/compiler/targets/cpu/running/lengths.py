@@ -27,6 +27,7 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.across import WORD as ACROSS
 from stepnet.compiler.targets.cpu.running.across import AcrossTask
+from stepnet.compiler.targets.cpu.running.idle import IdleMemories
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, write_words
 from stepnet.compiler.targets.cpu.running.sequence_layout import NUMBERS
 from stepnet.compiler.targets.cpu.running.workspace import WORD, Workspace
@@ -43,7 +44,7 @@ PER_SEQUENCE = 16 + 8 + 8
 WORDS = (
     *("rows", "total", "entries", "given"),
     *("layout", "most", "shortest", "longest"),
-    *("starts", "lengths", "steps", "memory", "laid", "all", "lanes"),
+    *("starts", "lengths", "steps", "memory", "laid", "filled", "all", "lanes"),
     *("shares", "share_count", "ends", "end_count"),
 )
 """The argument words of the function that fills the tables.
@@ -51,16 +52,18 @@ WORDS = (
 rows, total, entries, given: of a call, the number of sequences, that of the entries of its arrays, that of
     the entries of the table that says where its sequences lie (`Places`), and the pointer to this.
 layout: the index in `LAYOUTS` of the way in which sequences lie.
-most: the largest number of sequences. shortest, longest: the smallest and the largest length of one.
-starts, lengths, steps, memory, laid, all: the pointers to the tables that it writes: the first entry of each
-    sequence and, last, `total`; the length of each; the places of the steps behind the first one, if it
-    depends on the call; memory of `PER_SEQUENCE` bytes for each sequence; `LAID`; and `ALL`.
+most: the largest number of sequences. shortest, longest: the smallest and the largest length of one that is
+    not empty.
+starts, lengths, steps, memory, laid, filled, all: the pointers to the tables that it writes: the first entry
+    of each sequence and, last, `total`; the length of each; the places of the steps behind the first one, if
+    it depends on the call; memory of `PER_SEQUENCE` bytes for each sequence; `LAID`; the sequences that are
+    not empty, in order; and `ALL`.
 lanes: the largest number of lanes.
 shares, share_count: the pointer to the shares of the lanes that threads have (`SHARE`), and their number.
 ends, end_count: the pointer to the copies of numbers of steps (`END`), and their number.
 """
 ALL = ("begin", "end", "steps")
-"""The words of a lane that has all sequences, in order: 0 and their number, and the steps of all of them."""
+"""The words of a lane that has all sequences with steps, in order: 0, their number, and their steps."""
 UNFIT = -1
 """The result of the function if the places are none of a call that was prepared."""
 SHARE = ("thread", "threads", "order", "first", "lane_steps")
@@ -86,7 +89,7 @@ class LengthTables:
         sequence after another) that they are in.
 
         processor: the processor. layout: how the sequences lie. limits: the smallest and the largest length
-        that one may have.
+        that one may have if it is not empty.
 
         `write(rows, total, entries)` then writes the first three words of a call, ahead of its run.
         """
@@ -100,14 +103,14 @@ class LengthTables:
             "steps": longest if makes_steps else 0,
             "memory": most * PER_SEQUENCE // 8,
             "laid": LAID_BYTES // 8,
+            "filled": most,
             "all": len(ALL),
         }
         self.numbers = np.zeros(sum(sizes.values()), np.int64)
         begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
         self.at = {name: pointer(self.numbers) + 8 * begin for name, begin in begins.items()}
         self.lanes, laid = 0, self.at["laid"]
-        count = max(most, longest)  # the order of the sequences in one lane, and of the steps of each
-        self.in_order = NUMBERS if count <= len(NUMBERS) else np.arange(count)
+        self.in_order = NUMBERS if longest <= len(NUMBERS) else np.arange(longest)
         self.pointers = {
             "starts": self.at["starts"],
             "lengths": self.at["lengths"],
@@ -139,15 +142,20 @@ class LengthTables:
         return len(counts) <= 1 and self.lanes <= LANES
 
     def filling(
-        self, kernels: Sequence[tuple[Sequence[Workspace], bool]], tasks: Sequence[AcrossTask], source: int
+        self,
+        kernels: Sequence[tuple[Sequence[Workspace], bool]],
+        tasks: Sequence[AcrossTask],
+        keeping: Sequence[IdleMemories],
+        source: int,
     ) -> ParallelCalls:
         """Points the argument words of kernels (compiled parts) to these tables; returns the task that fills
         the tables, which a call runs ahead of its kernels.
 
         kernels: the workspaces (scratch memory and arguments) of each kernel, and whether one lane (slot that
             runs sequences) has all of them. tasks: the operations across extents, such as a sum over steps,
-            that read sequences of these tables. source: the index of the table that says where sequences lie
-            among the arrays of a call.
+            that read sequences of these tables. keeping: the tasks that copy the memories of those of them
+            that are empty. source: the index of the table that says where sequences lie among the arrays of a
+            call.
         """
         ends, self.shares = list[tuple[int, ...]](), dict[tuple[int, int], Array]()
         for task in tasks:
@@ -157,6 +165,9 @@ class LengthTables:
                 (self.at["words"], begin + number * size + word, first, end - first)
                 for number, (first, end) in enumerate(zip(task.firsts, last, strict=True))
             ]
+        for task in keeping:
+            task.point_lengths(self.at["lengths"])
+            ends.append((self.at["words"], pointer(task.arguments), 0, LARGEST))
         for spaces, in_one in kernels:
             threads = len(spaces) // spaces[0].parts
             for place, space in enumerate(spaces):
@@ -170,7 +181,9 @@ class LengthTables:
             (thread, threads, *self.own_pointers(threads, thread).values()) for threads, thread in self.shares
         ]
         self.copied = np.array(shares, np.int64), np.array(ends, np.int64)
-        tables = {name: self.at[name] for name in ("starts", "lengths", "steps", "memory", "laid", "all")}
+        tables = {
+            name: self.at[name] for name in ("starts", "lengths", "steps", "memory", "laid", "filled", "all")
+        }
         for name, table in zip(("share", "end"), self.copied, strict=True):
             tables |= {f"{name}s": pointer(table), f"{name}_count": len(table)}
         for name, number in (self.fixed | tables | {"lanes": self.lanes}).items():
@@ -181,11 +194,11 @@ class LengthTables:
 
     @property
     def one_lane(self) -> dict[str, int]:
-        """The pointers to the tables of one lane (slot that runs sequences) that has all sequences in order,
-        by the names of the argument words.
+        """The pointers to the tables of one lane (slot that runs sequences) that has all sequences with
+        steps, in order, by the names of the argument words.
         """
         first = self.at["all"]
-        return {"order": pointer(self.in_order), "first": first, "lane_steps": first + 8 * ALL.index("steps")}
+        return {"order": self.at["filled"], "first": first, "lane_steps": first + 8 * ALL.index("steps")}
 
     def own_pointers(self, threads: int, thread: int) -> dict[str, int]:
         """Returns the pointers to the tables of a thread's lanes (slots that run sequences), by the names of

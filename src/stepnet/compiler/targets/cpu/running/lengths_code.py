@@ -36,14 +36,15 @@ def write_lengths(processor: Processor) -> ir.Module:
         code.inttoptr(word[name], POINTER) for name in ("lengths", "memory", "laid", "all")
     )
     zero, rows = code.number(0), word["rows"]
-    for name, number in zip(ALL, (zero, rows, places.checked()), strict=True):
+    filled, steps = places.checked()
+    for name, number in zip(ALL, (zero, filled, steps), strict=True):
         code.set_word(every, 8 * ALL.index(name), number)
     code.call(write_lay(module, processor, "lay"), [lengths, rows, memory, word["most"], laid, word["lanes"]])
     lane_steps = code.at(laid, LAID["lane_steps"])
     first = code.at(laid, LAID["first"])
     with code.loop(code.word(laid, LAID["lanes"]), word["lanes"]) as lane:  # lanes without a sequence
         code.write_number(zero, lane_steps, lane)
-        code.write_number(rows, first, code.add(lane, code.number(1)))
+        code.write_number(filled, first, code.add(lane, code.number(1)))
     with code.loop(zero, word["share_count"]) as number:
         write_share(code, entry(code, word["shares"], number, len(SHARE)), laid, word["lanes"])
     with code.loop(zero, word["end_count"]) as number:
@@ -60,8 +61,8 @@ class PlacesCode:
     def __init__(self, code: WordCode, word: dict[str, ir.Value]) -> None:
         """Takes the argument words of the function, by name."""
         self.code, self.word = code, word
-        self.given, self.starts, self.lengths, self.steps = (
-            code.inttoptr(word[name], POINTER) for name in ("given", "starts", "lengths", "steps")
+        self.given, self.starts, self.lengths, self.steps, self.filled = (
+            code.inttoptr(word[name], POINTER) for name in ("given", "starts", "lengths", "steps", "filled")
         )
         self.sum_cell, self.bad_cell, self.cell = (code.alloca(I64) for _ in range(3))
 
@@ -70,13 +71,13 @@ class PlacesCode:
         for. Else it fills them, as the layout of the sequences says.
         """
         code, zero, rows = self.code, self.code.number(0), self.word["rows"]
-        few = code.or_(code.less(rows, code.number(1)), code.less(self.word["most"], rows))
-        code.return_when(few, code.number(UNFIT))
-        code.store(code.zext(code.less(self.word["total"], rows), I64), self.bad_cell)
+        other = code.or_(code.less(rows, zero), code.less(self.word["most"], rows))
+        code.return_when(other, code.number(UNFIT))
+        code.store(zero, self.bad_cell)
         code.write_number(self.word["total"], self.starts, rows)
         for number, name in enumerate(LAYOUTS):
             with code.when(code.icmp_signed("==", self.word["layout"], code.number(number))):
-                getattr(self, name)(code.sdiv(self.word["total"], rows))
+                getattr(self, name)(code.sdiv(self.word["total"], code.larger(rows, code.number(1))))
         code.return_when(code.icmp_signed("!=", code.load(self.bad_cell), zero), code.number(UNFIT))
 
     def refuse(self, condition: ir.Value) -> None:
@@ -88,19 +89,23 @@ class PlacesCode:
         """Writes code that notes that a call is not to run, if two numbers are not equal."""
         self.refuse(self.code.icmp_signed("!=", a, b))
 
-    def checked(self) -> ir.Value:
-        """Writes code that returns `UNFIT` from the function if a sequence is too short or too long; returns
-        the number of steps of all sequences.
+    def checked(self) -> tuple[ir.Value, ir.Value]:
+        """Writes code that returns `UNFIT` from the function if a sequence is too short or too long, and
+        lists those that have steps; returns their number, and that of the steps of all.
         """
         code, zero = self.code, self.code.number(0)
         code.store(zero, self.sum_cell)
+        code.store(zero, self.cell)
         with code.loop(zero, self.word["rows"]) as row:
-            length = code.read_number(self.lengths, row)
-            self.refuse(code.less(length, self.word["shortest"]))
+            length, place = code.read_number(self.lengths, row), code.load(self.cell)
+            has_steps = code.icmp_signed("!=", length, zero)
+            self.refuse(code.and_(has_steps, code.less(length, self.word["shortest"])))
             self.refuse(code.less(self.word["longest"], length))
             code.store(code.add(code.load(self.sum_cell), length), self.sum_cell)
+            code.write_number(row, self.filled, place)
+            code.store(code.add(place, code.zext(has_steps, I64)), self.cell)
         code.return_when(code.icmp_signed("!=", code.load(self.bad_cell), zero), code.number(UNFIT))
-        return code.load(self.sum_cell)
+        return code.load(self.cell), code.load(self.sum_cell)
 
     def ends(self, _: ir.Value) -> None:
         """Writes code for sequences end to end, whose offsets are given: they begin with 0, and end at the

@@ -236,13 +236,11 @@ class Native:
     # ---- the work before and after the steps
 
     def begin(self, call: Call, arrays: CallArrays) -> None:
-        """Does the work of a call before its steps: computes the values that each sequence has once, and
-        copies the initial memories (recurrent states) of empty sequences to their final memories. arrays: all
-        arrays of the call.
+        """Does the work of a call before its steps: computes the values that each sequence has once. arrays:
+        all arrays of the call.
         """
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
-        self.keep_idle(call, arrays)
 
     def made_of(self, arrays: CallArrays) -> list[bytes]:
         """Returns the contents, as bytes, of the arrays from which values are computed once per sequence.
@@ -254,27 +252,6 @@ class Native:
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         read = (by_word[word] for word in self.compiled.sequence_arguments)
         return [array.tobytes() for array in read if array is not None]
-
-    def keep_idle(self, call: Call, arrays: CallArrays) -> None:
-        """Copies the initial memories (recurrent states) of empty sequences to their final memories, as no
-        step does.
-
-        arrays: all arrays of the call, which have both.
-        """
-        positions = call.positions
-        if SequenceLayout.of(positions).filled == positions.rows:
-            return
-        idle = np.flatnonzero(positions.lengths == 0)
-        begins = [(begin, field) for begin, word, field in self.compiled.memories if word >= 0]
-        by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
-        for final, (begin, field) in zip(arrays.final, begins, strict=True):
-            if begin.field is not None and arrays.record is not None:
-                records = arrays.record[: arrays.batch * self.compiled.strides["sequence"]]
-                own = records.reshape(arrays.batch, -1)[idle, begin.field.offset :][:, : begin.bytes]
-                final[idle] = np.ascontiguousarray(own).view(field.dtype).reshape(final[idle].shape)
-            else:
-                initial = by_word.get(begin.argument)
-                final[idle] = 0 if initial is None else initial[idle]
 
     def for_each_sequence(self, function: NativeFunction, arrays: CallArrays) -> None:
         """Runs a function of machine code that computes values once per sequence, some sequences at a time so

@@ -18,7 +18,7 @@ from stepnet.compiler.targets.base import (
 )
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import POOL
-from stepnet.compiler.targets.cpu.running.chain import KernelChain
+from stepnet.compiler.targets.cpu.running.chain import KernelChain, idle_memories
 from stepnet.compiler.targets.cpu.running.form import CallForm
 from stepnet.compiler.targets.cpu.running.native import Native
 
@@ -99,6 +99,7 @@ class Runner:
         if form.finish is None and native.compiled.sequences is None and call.positions.is_full:
             return run
         seen = native.made_of(arrays)
+        idle = idle_memories(native, call.positions, arrays)
 
         def run_whole() -> None:
             """Runs the call on the present contents of its arrays: the values per sequence (again if inputs
@@ -109,8 +110,9 @@ class Runner:
             if native.compiled.sequences is not None and now != seen:
                 native.for_each_sequence(native.compiled.sequences, arrays)
             seen = now
-            native.keep_idle(call, arrays)
             run()
+            if idle is not None:
+                idle()
             native.end(form, arrays)
 
         return run_whole
