@@ -90,6 +90,12 @@ def test_deadlocks_are_found(name: str, words: str, seed: int):
         launch(waiting(name), 1, counter, seed=seed)
 
 
+@pytest.mark.parametrize("seed", [101, 123, 184, 198])
+def test_who_polls_late_waits_for_nobody(seed: int):
+    """A thread of a slow warp may begin to poll when all others have ended: it has to look again."""
+    TOGETHER["counters"](EmulatedDevice(seed))
+
+
 def test_deadlocks_of_many_blocks_are_shortened():
     counter = put(EmulatedDevice(), np.zeros(1, np.int64))
     with pytest.raises(DeviceError, match=r"80 of 640 threads.* of block 3 .*; and 6 more groups$"):

@@ -207,9 +207,10 @@ def scheduler() -> str:
             code.write(code.add(number, code.zext(lives, I64)), kept, 8)
         code.set(state, "waiting", code.read(I64, kept, 8))
         same = code.icmp_signed("==", code.get(state, "progress"), before)
-        is_stuck = code.icmp_signed("!=", code.read(I64, stuck, 8), code.number(0))
+        rounds = code.read(I64, stuck, 8)
+        is_stuck = code.icmp_signed(">", rounds, code.number(1))  # so that who polls has looked again
         code.return_when(code.and_(code.and_(same, is_stuck), waiting()), ir.Constant(I32, DEADLOCK))
-        code.write(code.zext(same, I64), stuck, 8)
+        code.write(code.select(same, code.add(rounds, code.number(1)), code.number(0)), stuck, 8)
     code.ret(ir.Constant(I32, FINISHED))
     return str(module)
 
