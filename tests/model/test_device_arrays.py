@@ -232,6 +232,18 @@ def test_arrays_that_cannot_be_read_are_refused(message: str) -> None:
         decay()(Exporter(lender), engine="placed")
 
 
+def test_an_array_at_no_multiple_of_its_elements_is_refused() -> None:
+    capsule = put(DEVICE, X).__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    ctypes.c_uint64.from_address(pointer(capsule, b"dltensor") + 40).value = 2  # its bytes ahead of the array
+    lender = SimpleNamespace(__dlpack__=lambda: capsule)
+    with pytest.raises(
+        InputError, match=r"\[3, 5, 4\] of float32 on the GPU begins at an address .* of 4 bytes"
+    ):
+        decay()(Exporter(lender), engine="placed")
+
+
 WRONG = {
     r"type Divided, cannot be read where it lies \(only for arrays on one device\): give a copy": (
         lambda rnn: rnn(Divided(X), engine="placed")

@@ -69,14 +69,15 @@ def schedule_sections(schedule: Schedule, engine: Asked, size: CallSize | None =
     shared = *shared_items(schedule, chosen, size), *stream_items(schedule, engine, size)
     parts = DocumentTable(rows), *shared
     sections = [TitledSection("parts, in the order they run", parts), engine_section(chosen, engines)]
+    sections += time_sections(schedule, engine, size)
     for number, part, _ in named:
         if part.plan is not None:
             runs = placed_on(part.plan, engines_of(engine)).engine
             plan = part.plan if runs is None else part.plan.planned(planning_of(runs))
             facts = plan_explanation(plan, chosen, engines)
             placed = TitledSection(f"part {number}:", part_engine_tables(part.plan, engine))
-            # Inner sequences have other sizes than the call.
-            flat = size if part.extent == STEPS else None
+            # Inner sequences have other sizes than the call, also those of the steps of a loop.
+            flat = size if part.extent == STEPS and "." not in number else None
             sections += [TitledSection("", (placed, ends_section(facts)))]
             sections += [*partition_sections(plan, chosen, flat), *kernel_sections(plan, engine, flat)]
             sections += work_sections(facts)
@@ -194,6 +195,19 @@ def kernel_sections(plan: Plan, asked: Asked, size: CallSize | None) -> list[Tit
         return []
     title = f"kernels, for {described_size(size)}"
     return [TitledSection(title, (facts_table(engine.kernels(plan, size)),)) for engine in engines]
+
+
+def time_sections(schedule: Schedule, asked: Asked, size: CallSize | None) -> list[TitledSection]:
+    """Makes a section of an explanation for each engine that chooses kernels by the size of a call: the time
+    of each part of a schedule (a net cut into parts), and of all.
+
+    asked, size: as for `kernel_sections`.
+    """
+    engines = [engine for engine in engines_of(asked) if isinstance(engine, KernelEngine)]
+    if size is None:
+        return []
+    title = f"all parts, for {described_size(size)}"
+    return [TitledSection(title, (facts_table(engine.parts(schedule, size)),)) for engine in engines]
 
 
 def early_sections(schedule: Schedule, flag: int, asked: Asked, size: CallSize) -> list[TitledSection]:

@@ -178,7 +178,7 @@ class Combination(Combined):
         with IMPORTS:  # late: calls do not need it
             from stepnet.explain.document import TitledSection
             from stepnet.explain.facts import choice
-            from stepnet.explain.plan import shared_items, stream_items
+            from stepnet.explain.plan import shared_items, stream_items, time_sections
 
         parts = self.part_sections(order, size)
         if self.ends_early or size is None:
@@ -189,7 +189,8 @@ class Combination(Combined):
             ("streams", stream_items(schedule, order, size)),
         )
         sections = [TitledSection(title, tuple(items)[1:]) for title, items in made]  # without the gap ahead
-        return [*(section for section in sections if section.items), *parts]
+        times = time_sections(schedule, order, size)
+        return [*(section for section in sections if section.items), *times, *parts]
 
     def part_sections(self, order: Order, size: "CallSize | None") -> "list[TitledSection]":
         """Returns the sections of the text of `explain` for all layers: the plan of each (which operation

@@ -203,7 +203,9 @@ class LayersProgram(Program):
         self.steps = dict[Order, StepProgram | None]()
 
     def with_params(self, params: Any) -> Self:
-        """Returns a copy with other parameters of the same shapes and dtypes; it shares machine code."""
+        """Returns a copy of the program with other parameters of the same shapes and dtypes; it shares
+        machine code.
+        """
         made = super().with_params(params)
         made.steps = {}
         return made

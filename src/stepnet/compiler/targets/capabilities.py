@@ -98,6 +98,10 @@ class KernelEngine(Engine, Protocol):
         """Describes parts that may run at the same time, in calls of a size: (their places, the way)."""
         ...
 
+    def parts(self, schedule: Schedule, size: CallSize) -> list[tuple[str, str]]:
+        """Describes the time of each part of a schedule, by its number, and of all, in calls of a size."""
+        ...
+
 
 @runtime_checkable
 class AddressEngine(DeviceEngine, Protocol):

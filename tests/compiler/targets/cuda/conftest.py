@@ -1,8 +1,9 @@
 """Set-up of the tests of the target for GPUs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stepnet.compiler.targets import engine_named
@@ -14,6 +15,15 @@ def shuffle_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes the threads of the emulated device take turns in another order, which a seed gives."""
     engine: Any = engine_named("cuda-emulated")
     return lambda seed: monkeypatch.setattr(engine.device, "seed", seed)
+
+
+@pytest.fixture
+def views() -> Iterator[None]:
+    """Makes each block of the emulated device see new arrays through a view of its own (`views.py`)."""
+    engine: Any = engine_named("cuda-emulated")
+    engine.device.arena, engine.device.arena_used = np.full(2**20, 0xFF, np.uint8), 0
+    yield
+    engine.device.arena = None
 
 
 @pytest.fixture

@@ -181,12 +181,13 @@ class Case:
         groups: int | None = None,
         missing: int = 0,
         refilled: int = 0,
+        arena: int = 0,
     ) -> tuple[list[Array], list[Array]]:
         """Outputs and last memories of the loop in emulation. groups: as many run at a time, by default all.
         missing: the blocks that are not launched. refilled: if lanes are, the number to a multiple of which
-        the steps of sequences are rounded up.
+        the steps of sequences are rounded up. arena: as of the device.
         """
-        step, device = self.step, EmulatedDevice(seed)
+        step, device = self.step, EmulatedDevice(seed, arena=arena)
         code = loop_code(TensorShape(step, schedule))
         types = [step.body.type_of(n) for n in step.order.results_by_kind(step.body.results).outputs]
         total = len(self.sequences[0])

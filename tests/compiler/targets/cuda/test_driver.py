@@ -226,8 +226,10 @@ def test_a_block_that_is_too_large(error: int, group: int):
     made, fake = device()
     fake.errors["cuLaunchKernel"] = error
     what = "clusters of 16 blocks" if group > 1 else "blocks"
-    with pytest.raises(DeviceError, match=f"cannot run on NVIDIA Fake with {what} of 32 threads"):
+    with pytest.raises(DeviceError, match=f"cannot run on NVIDIA Fake with {what} of 32 threads") as raised:
         made.launch(kernel(exchange="cluster" if group > 1 else "none", group=group), 16, [0, 0])
+    fewer = made.facts.multiprocessors - 1  # for which a loop without clusters is chosen
+    assert getattr(raised.value, "at_once", None) == (fewer if group > 1 else None)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Kernels in emulation: what threads do together, and what the emulation finds."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from stepnet.compiler.targets.cuda.emulation.fibers import switch_here
 from stepnet.errors import DeviceError, LibraryError
 
 Array = np.ndarray
-I32, VOID = ir.IntType(32), ir.VoidType()
+I32, F32, VOID = ir.IntType(32), ir.FloatType(), ir.VoidType()
+FOUR, QUAD = ir.VectorType(F32, 4), ir.LiteralStructType([F32] * 4)
 SEEDS = range(4)
 
 
@@ -142,6 +144,61 @@ def test_writes_outside_of_shared_memory_are_found():
         DeviceError, match=r"careless wrote outside of the 64 bytes of shared memory of block 0: at byte 64$"
     ):
         launch(writing_at("int32", 16, shared=True), 1, y)
+
+
+def accessing(function: str, size: int, writes: bool, shared: bool) -> DeviceCode:
+    """A kernel of 32 threads that accesses `size` bytes at an address, by an instruction or a function."""
+    writer = KernelWriter("wide", ["y", "offset"])
+    at = writer.at(writer.shared(0) if shared else writer.pointer("y"), writer.word("offset"))
+    with writer.when(writer.icmp_signed("==", writer.thread, writer.number(0))):
+        if function:
+            writer.function_call(function, FOUR if function == "from_cache" else QUAD, [at])
+        elif writes:
+            type_ = FOUR if size == 16 else ir.DoubleType()
+            writer.write(ir.Constant(type_, None), at, size)
+        else:
+            writer.read(FOUR if size == 16 else ir.DoubleType(), at, size)
+    return writer.finished(32, shared=256)
+
+
+ACCESSES = [
+    ("", size, writes, shared) for size in (8, 16) for writes in (False, True) for shared in (False, True)
+]
+FUNCTIONS = [(name, 16, False, False) for name in ("from_cache", "read_tagged")]
+
+
+@pytest.mark.parametrize(("function", "size", "writes", "shared"), [*ACCESSES, *FUNCTIONS])
+def test_addresses_that_are_not_aligned_are_found(function: str, size: int, writes: bool, shared: bool):
+    """A GPU stops at them. The CPU would not, or the process would end, where vectors must be aligned."""
+    code, y = accessing(function, size, writes, shared), put(EmulatedDevice(), np.zeros(64, "f4"))
+    for offset in (0, size, 5 * size):
+        launch(code, 1, y, offset)
+    for offset in (4, size // 2, size + 4, 1):
+        with pytest.raises(
+            DeviceError, match="wide used an address that is not aligned to the 8 or 16 bytes it"
+        ):
+            launch(code, 1, y, offset)
+
+
+def test_the_argument_that_is_not_aligned_is_named():
+    device = EmulatedDevice()
+    address = device.allocate(256)
+    with pytest.raises(DeviceError, match=r"argument 0 is not at a multiple of 16 bytes$"):
+        device.launch(accessing("", 16, False, False), 1, [address + 4, 0])
+
+
+@pytest.mark.parametrize(
+    ("facts", "blocks", "said"),
+    [
+        ({"shared": 232449}, 1, "idle needs 232449 bytes of shared memory, of 232448"),
+        ({"group": 133, "exchange": "grid"}, 133, "idle needs 133 blocks at once"),
+        ({"group": 32, "exchange": "cluster"}, 32, "idle needs clusters of 32"),
+    ],
+)
+def test_what_a_gpu_does_not_launch_is_refused(facts: dict[str, Any], blocks: int, said: str):
+    code = KernelWriter("idle", []).finished(32, **facts)
+    with pytest.raises(DeviceError, match=f"^{said}$"):
+        EmulatedDevice().launch(code, blocks, [])
 
 
 def test_several_threads_emulate_at_once():

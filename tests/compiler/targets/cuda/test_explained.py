@@ -118,6 +118,142 @@ def test_stages_around_a_loop_have_a_time(inputs: int, outputs: int, bounds: str
     assert found["after"] == wanted
 
 
+def gradient(rnn: sn.RNN, *sizes: int) -> Any:
+    """The gradients of a recurrence, whose inputs a call made known."""
+    rnn(np.ones((1, 2, *sizes), "f4"), engine="interpret")
+    return sn.vjp(rnn)
+
+
+def nested() -> sn.RNN:
+    """A recurrence over texts, each of whose steps runs another one over its words, from its memory."""
+    words = recurrence("gru", 8)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        _, h = words(x, initial=np.tanh(h))
+        return h, h
+
+    rnn = sn.RNN(step, memory=8)
+    rnn(sn.Ragged.from_list([[np.ones((2, 12), "f4")]]), engine="interpret")
+    return rnn
+
+
+def attending() -> Any:
+    """Causal attention between products with all steps."""
+    graph = sn.Graph(lambda x, p: sn.attention(x @ p, x, x, causal=True), np.ones((8, 8), "f4"))
+    graph(np.ones((1, 2, 8), "f4"), engine="interpret")
+    return graph
+
+
+def two_directions() -> Any:
+    """A simple recurrence of 256 units in both directions, which run at the same time."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = np.tanh(x + h @ p)
+        return h, h
+
+    params = np.zeros((256, 256), "f4")
+    made = [sn.RNN(step, params, memory=256, inputs=256, reverse=reverse) for reverse in (False, True)]
+    return sn.Bidirectional(made[0], made[1])
+
+
+def embedded() -> sn.RNN:
+    """A recurrence on rows of a table, whose gradients are sums at indices."""
+    params = {"table": np.ones((40, 8), "f4"), "R": np.ones((8, 8), "f4")}
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = np.tanh(p["table"][x] + h @ p["R"])
+        return h, h
+
+    rnn = sn.RNN(step, params, memory=8, inputs=sn.Spec((), "int64"))
+    rnn(np.zeros((1, 2), "i8"), engine="interpret")
+    return rnn
+
+
+WHOLE: dict[str, Callable[[], Any]] = {
+    "one plan": lambda: recurrence("gru", 64),
+    "sums of gradients": lambda: gradient(recurrence("gru", 64), 12),
+    "gradients in chunks": lambda: gradient(recurrence("matrix_memory", 64), 12),
+    "two directions": two_directions,
+    "steps part by part": nested,
+    "pairs of steps": attending,
+    "embedding": lambda: sn.vjp(embedded()),
+}
+
+
+def sections_of(model: Any, **size: Any) -> list[dict[str, str]]:
+    """The rows of each section of an explanation that has a time of all."""
+    found = list[dict[str, str]]()
+    for text in model.explain(engine="cuda-emulated", **size).split("\n\n"):
+        text = re.sub(r"\n {14}", " ", text)
+        rows = dict(re.findall(r"^  (\w[\w.]*(?: all)?)  +(.*)$", text, re.MULTILINE))
+        if "in all" in rows:
+            found.append(rows)
+    return found
+
+
+def microseconds(said: str) -> float:
+    """The time that a row names."""
+    (found,) = re.findall(r"([\d,.]+) us (?:predicted|less)", said)
+    return float(found.replace(",", ""))
+
+
+RAGGED = "one plan", "two directions", "steps part by part", "pairs of steps"
+"""Models whose explanation takes the length of each sequence."""
+SIZES = [(kind, {"rows": 16, "steps": 2000}) for kind in WHOLE] + [
+    (kind, {"lengths": [3, 0, 1500, 20]}) for kind in RAGGED
+]
+
+
+@pytest.mark.parametrize(("kind", "size"), SIZES)
+def test_what_a_section_says_of_all_is_the_sum_of_its_rows(kind: str, size: dict[str, Any]) -> None:
+    sections = sections_of(WHOLE[kind](), **size)
+    assert sections
+    for rows in sections:
+        texts = {name: text for name, text in rows.items() if " us " in text and name != "chosen"}
+        timed = {name: microseconds(text) for name, text in texts.items()}
+        whole, saved = timed.pop("in all"), timed.pop("beside", 0.0)
+        each = [time for name, time in timed.items() if "." not in name]
+        assert whole == pytest.approx(sum(each) - saved, abs=1.5 + 0.05 * len(each))
+        assert all("most of it" in text for name, text in rows.items() if name in timed.keys() - {"time"})
+
+
+@pytest.mark.parametrize("kind", ["gradients in chunks", "steps part by part", "pairs of steps"])
+def test_every_part_of_a_schedule_has_a_time(kind: str) -> None:
+    model = WHOLE[kind]()
+    text = model.explain(engine="cuda-emulated", rows=16, steps=100).split("parts, in the order they run")[1]
+    listed = re.findall(r"^  (\d[\d.]*) +[a-z]", text.split("\n\n")[0], re.MULTILINE)
+    timed = max(sections_of(model, rows=16, steps=100), key=lambda rows: "0" in rows)
+    assert listed == [name for name in timed if name[0].isdigit()]
+    assert all(microseconds(timed[name]) >= 0 for name in listed)
+
+
+def test_sums_over_steps_and_rows_take_their_bytes_or_products() -> None:
+    """Of a GRU of 64 units, 16 sequences of 2000 steps: two biases, whose gradients are first those of each
+    sequence; and two weights of 192 columns, whose tiles have 64 x 64 numbers, in parts of 512 steps. The
+    tiles of the recurrent weight are 3 x 63 parts, two turns of 132 blocks; of the other one, 16 rows of 12.
+    """
+    rows = next(
+        rows for rows in sections_of(WHOLE["sums of gradients"](), rows=16, steps=2000) if "total" in rows
+    )
+    of_rows = 2 * 4 * 192 * (16 * 2000 + 16)
+    assert rows["reduced"] == f"2 sums of values; {of_rows / BYTES:.1f} us predicted, most of it main memory"
+    turns = 2 * 132 * 2 * 64 * 64 * 512
+    assert microseconds(rows["total"]) > turns / FLOPS
+    assert rows["total"].startswith("2 sums of values, 2 sums of products; ")
+
+
+def test_the_launches_of_an_explanation_are_those_of_a_call(codes: list[Any]) -> None:
+    """Of the backward pass of a GRU: its loop, sums and products; and its explanation counts no others."""
+    run, x = gradient(recurrence("gru", 8), 12), np.ones((1, 1030, 12), "f4")
+    told = [rows["in all"] for rows in sections_of(run, rows=1, steps=1030)]
+    found = [int(re.findall(r"(\d+) launches", text)[0]) for text in told]
+    outputs, backward = run(x, engine="cuda-emulated")
+    assert len([code for code in codes if "constants" not in code.name]) == found[0]
+    codes.clear()
+    backward(*(np.ones_like(each) for each in outputs))
+    assert len([code for code in codes if "constants" not in code.name]) == found[1]
+
+
 @pytest.fixture
 def no_ptxas(constants: Constants, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """NVIDIA's assembler is neither in a package nor on the path."""

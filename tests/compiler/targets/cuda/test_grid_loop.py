@@ -255,6 +255,17 @@ def test_results_do_not_depend_on_the_order_of_threads(
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.usefixtures("views")
+@pytest.mark.parametrize("name", STEPS)
+def test_blocks_read_what_others_have_released(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    right = results(recurrence(name, "float64"), name, "float64", "interpret")
+    for numbers in (None, "float32"):
+        shared_by(monkeypatch, 4, numbers=numbers)
+        ours = results(recurrence(name), name, "float32", "cuda-emulated")
+        for a, b in zip(ours, right, strict=True):
+            assert_close(a, b, max(LENGTHS), 70)
+
+
 def test_a_sequence_alone_has_the_bits_it_has_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     shared_by(monkeypatch, 4, rows=4)
     together = results(recurrence("gru"), "gru", "float32", "cuda-emulated")

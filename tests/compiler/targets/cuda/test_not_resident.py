@@ -92,6 +92,19 @@ def test_fewer_groups_of_the_same_loop_run_in_turn(device: CrowdedDevice) -> Non
     assert first is second
 
 
+@pytest.mark.parametrize("multiprocessors", [1, 2, 7, 16])
+def test_loops_fit_on_a_part_of_a_gpu(multiprocessors: int, device: CrowdedDevice) -> None:
+    """As an instance of a GPU that is divided is: by the facts of all of it, 7 clusters of 16 run at once."""
+    device.facts = replace(device.facts, multiprocessors=multiprocessors)
+    rnn, x = rnn_of("gru", 4, 256), np.ones((40, 2, 4), "f4")
+    found, right = rnn(x, engine=ENGINE), rnn(x.astype("f8"), engine="interpret")
+    for one, other in zip(found, right, strict=True):
+        assert_close(one, other, 2, 4 * 256, "float32")
+    loops = [code for code in device.launched if code.name.startswith("loop")]
+    assert len(loops) <= 1  # none was refused
+    assert all(loop.group <= multiprocessors for loop in loops)
+
+
 def test_loops_that_share_one_multiprocessor_are_estimated(device: CrowdedDevice) -> None:
     device.facts = replace(known_facts((8, 6)), multiprocessors=1)
     memory = sn.cells.memory("mlstm", heads=3, key=128, value=16)

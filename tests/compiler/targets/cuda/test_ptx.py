@@ -118,6 +118,27 @@ def test_ptxas_takes_it_and_says_what_it_needs(capability: tuple[int, int]):
 
 
 @with_ptxas
+def test_what_was_assembled_is_kept_on_disk_until_the_assembler_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, constants: Constants
+):
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    found, before = assembled(sums()), store.COUNTS["hits"]
+    kept = {*(tmp_path / "cache").iterdir()}
+    assert assembled(sums()) == found
+    assert store.COUNTS["hits"] == before + 1
+    other = tmp_path / "ptxas"
+    other.write_text(f'#!/bin/sh\nexec {ptxas()} "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    constants(assembler, PACKAGE="no_such_package")
+    ptxas.cache_clear()
+    assert assembled(sums()).registers == found.registers
+    ptxas.cache_clear()
+    assert len({*(tmp_path / "cache").iterdir()} - kept) == 1
+
+
+@with_ptxas
 def test_ptxas_takes_every_function():
     assert assembled(every_function()).spilled == 0
 

@@ -415,7 +415,7 @@ def test_calls_that_are_not_recorded(
         (
             one_by_one,
             16,
-            "GPU its steps run one by one: calls are recorded up to 8192 pieces of work and 1024 values",
+            "its steps run one by one: calls are recorded up to 8192 pieces of work and 1024 values",
         ),
     ],
 )

@@ -130,6 +130,20 @@ def test_gradients_of_steps() -> None:
         assert_close(one, other, 16, 4 * WIDTH)
 
 
+def test_both_directions_of_steps(codes: list[Any]) -> None:
+    """Neither is resident, and each takes all of the GPU; and their gradients."""
+    cells = [rnn_of("minimal_gated_unit", FEATURES, WIDTH, reverse=reverse) for reverse in (False, True)]
+    model = sn.Bidirectional(cells[0], cells[1])
+    x, found = X[:2, :3].astype("f4"), list[list[Array]]()
+    for engine in (ENGINE, "interpret"):
+        outputs, backward = sn.vjp(model)(x, lengths=[3, 1], engine=engine)
+        gradients = backward(*outputs)
+        found.append([np.asarray(each) for each in leaves((outputs, gradients.params, gradients.inputs))])
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other, 16, 4 * WIDTH)
+    assert not [code.name for code in codes if code.name.startswith("loop")]
+
+
 def test_no_sequence_has_a_step() -> None:
     rnn = MODELS["gru"]("float32", False)
     initial = np.ones((6, WIDTH), "f4")

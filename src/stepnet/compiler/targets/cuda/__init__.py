@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepnet.compiler.targets.cuda.chunked.form import ChunkForm
     from stepnet.compiler.targets.cuda.chunked.loop import ChunkWriter, chunk_code
     from stepnet.compiler.targets.cuda.chunked.sizes import TrainedChunks
-    from stepnet.compiler.targets.cuda.codes import LANE_WORDS, LoopCode
+    from stepnet.compiler.targets.cuda.codes import LANE_WORDS, LOOP_WORDS, LoopCode
     from stepnet.compiler.targets.cuda.device import (
         Device,
         DeviceArray,
@@ -83,6 +83,7 @@ __all__ = [
     "H100",
     "LANE_WORDS",
     "LOOPS",
+    "LOOP_WORDS",
     "RECORDED",
     "WAYS",
     "BoundPlan",
@@ -188,7 +189,7 @@ __getattr__ = late_names(
     ("chunked.form", "ChunkForm"),
     ("chunked.loop", "ChunkWriter chunk_code"),
     ("chunked.sizes", "TrainedChunks"),
-    ("codes", "LANE_WORDS LoopCode"),
+    ("codes", "LANE_WORDS LOOP_WORDS LoopCode"),
     ("device", "Device DeviceArray DeviceCode DeviceFacts DeviceWork NotResidentError empty get put"),
     ("driver.gpu", "CudaDevice cuda_device"),
     ("driver.library", "CudaLibrary started"),

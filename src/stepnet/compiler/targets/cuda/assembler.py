@@ -3,6 +3,7 @@
 The CUDA driver has an assembler of its own, so this is for explanations and tests alone.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +11,10 @@ import tempfile
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
+from stepnet.compiler.disk.data import Serializer
+from stepnet.compiler.targets.cpu.machine.stored_code import keep, read
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.targets.cuda.ptx import processor_of, translated
 from stepnet.compiler.values.records import dataclass
@@ -43,6 +47,10 @@ class Assembled:
     shared: int
 
 
+FORM = Serializer(Assembled)
+"""The form on disk of what was assembled, by the code and the assembler."""
+
+
 @cache
 def ptxas() -> str | None:
     """Returns the path of ptxas, of the package or of the system; None if it is not installed."""
@@ -55,14 +63,19 @@ def ptxas() -> str | None:
 
 
 def assembled(code: DeviceCode, capability: tuple[int, int] = (9, 0)) -> Assembled:
-    """Returns the machine code of a kernel for a compute capability, and its registers. Raises `LibraryError`
-    if ptxas is not installed, and with its own words if it refuses the kernel.
+    """Returns the machine code of a kernel for a compute capability, and its registers, as kept on disk or
+    assembled now. Raises `LibraryError` if ptxas is not installed, and with its own words if it refuses the
+    kernel.
     """
     program = ptxas()
     if program is None:
         raise LibraryError(
             "ptxas is not installed, which has the registers of kernels: pip install nvidia-cuda-nvcc"
         )
+    about = os.stat(program)
+    key = code.key, capability, program, about.st_size, about.st_mtime_ns
+    if (known := read("gpu", FORM, key)) is not None:
+        return cast("Assembled", known)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(translated(code, capability))
@@ -71,6 +84,7 @@ def assembled(code: DeviceCode, capability: tuple[int, int] = (9, 0)) -> Assembl
         if said.returncode:
             raise LibraryError(f"ptxas refuses the kernel {code.name!r}: {said.stderr.strip()}")
         found = {name: re.search(pattern, said.stderr) for name, pattern in NUMBERS.items()}
-        return Assembled(
-            target.read_bytes(), **{name: int(match[1]) if match else 0 for name, match in found.items()}
-        )
+        numbers = {name: int(match[1]) if match else 0 for name, match in found.items()}
+        made = Assembled(target.read_bytes(), **numbers)
+    keep("gpu", FORM, key, made)
+    return made

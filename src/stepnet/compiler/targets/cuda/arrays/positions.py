@@ -5,9 +5,10 @@ from collections.abc import Callable, Hashable
 import numpy as np
 
 from stepnet.compiler.targets.cuda.device import Array, Device, DeviceArray, put
-from stepnet.compiler.targets.cuda.loops.lanes import LaneTable
+from stepnet.compiler.targets.cuda.loops.lanes import MOST_STEPS, LaneTable
 from stepnet.compiler.values.once import computed_once
 from stepnet.compiler.values.records import dataclass
+from stepnet.errors import InputError
 from stepnet.ragged.positions import Positions
 
 
@@ -48,8 +49,19 @@ class DevicePositions:
 
     @computed_once
     def steps(self) -> DeviceArray | None:
-        """The index of each step after the first; None if the steps lie one after the other."""
-        return None if self.positions.steps is None else self.put(self.positions.steps)
+        """The index of each step after the first; None if the steps lie one after the other. Raises
+        `InputError` for one that kernels, which count in 32 bits, do not reach.
+        """
+        steps = self.positions.steps
+        if steps is None:
+            return None
+        most = int(np.max(steps, initial=0))
+        if most > MOST_STEPS:
+            raise InputError(
+                f"a step of a sequence lies {most:,} entries behind its first, and a GPU reaches "
+                f"{MOST_STEPS:,}: give the batch in parts, or with the steps of each sequence side by side"
+            )
+        return self.put(steps)
 
     @computed_once
     def tables(self) -> dict[Hashable, DeviceLanes]:

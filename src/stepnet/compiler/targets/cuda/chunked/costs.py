@@ -60,7 +60,9 @@ SPLIT = {"float32": 4, "tf32": 4, "bfloat16": 3}
 multiplied.
 """
 SCALED = 2
-"""The further instructions for a register of an operand that is multiplied by decays."""
+"""The further instructions for a number of an operand that is multiplied by decays, a load and a product, as
+in machine code: a register of bfloat16 has two numbers, which are multiplied before they are packed.
+"""
 ADDRESSES = 12
 """The instructions of a turn of a loop that find where its numbers lie."""
 REGISTERS = 128
@@ -255,9 +257,10 @@ def tile_instructions(
     below, beside = tiles_together(rows, columns, warps, most)
     tasks = ceil(rows // (TILE_ROWS * below) * (columns // (TILE_COLUMNS * beside)) / warps)
     registers, tiles = DEPTH // TENSOR_WAYS[way].depth, below * beside
-    terms = 1 + len(TENSOR_WAYS[way].small)
-    operands = (4 * below + 2 * beside) * SPLIT[way] + (4 * below * SCALED if scaled else 0)
-    operands -= sum((4 * below, 2 * beside)[:paired]) * TENSOR_WAYS[way].depth / 16
+    terms, numbers = 1 + len(TENSOR_WAYS[way].small), TENSOR_WAYS[way].depth // 8
+    left, right = 4 * below * numbers, 2 * beside * numbers
+    operands = (4 * below + 2 * beside) * SPLIT[way] + (left * SCALED if scaled else 0)
+    operands -= (sum((left, right)[:paired]) + (left if paired and scaled else 0)) / 2
     each = registers * (operands + tiles * terms) + 4 * tiles
     turns = depth / DEPTH
     each += TURN if turns * each > UNROLLED else 0

@@ -12,7 +12,6 @@ from stepnet.compiler.net.decays import decay_operands
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.targets.cuda.chunked.costs import (
     DECAYED,
-    KEPT,
     LOADED,
     REGISTERS,
     SHOWN,
@@ -43,8 +42,10 @@ FETCHES = 30
 """The instructions of a warp that bring an array of the next chunk there."""
 KEPT_FOUR = 3
 """The instructions that store a number of a matrix in main memory, four side by side."""
-CHECKED = 2
-"""The instructions that tell whether a number is NaN, infinite or close to it."""
+GRADIENT, MASKED = 22, 6
+"""The further instructions of a number of a gradient of heads, which is checked and stored by itself, and of
+one of N, which is stored in two places or is 0: as in machine code of 64 keys, 2 reads and 1 write.
+"""
 WAITS = 3
 """The instructions of a turn of a sum that wait for one another."""
 
@@ -141,9 +142,13 @@ def decay_parts(form: DecayForm, device: DeviceFacts) -> DecayTime:
         products += [(steps, keys, values + reads * steps)] * writes
         chains, meetings = facts.wait * WAITS * (keys + values + 2 * steps), MEETINGS
         chains += 2 * DECAYED * steps * (facts.warp + facts.scheduler)
-        loaded += (CHECKED + KEPT) * (reads + writes) * keys * steps / THREADS
+        loaded += GRADIENT * (reads + writes) * keys * steps / THREADS
+        loaded += MASKED * reads * writes * steps * steps / THREADS
     loaded += SHOWN * form.gradients * steps / THREADS
-    multiplying = sum(tile_instructions(*each, form.way, WARPS) for each in products)
+    multiplying = sum(
+        tile_instructions(*each, form.way, WARPS, scaled=place < 2 and not form.by_key)
+        for place, each in enumerate(products)  # the first two, of dS and of S, are of decayed vectors
+    )
     multiplying += beside_instructions(beside, form.way)
     waits = reads_of(form) * FETCHED * facts.read
     return DecayTime(waits, instruction * loaded, instruction * multiplying, chains, meetings * facts.barrier)

@@ -22,6 +22,7 @@ from stepnet.compiler.targets.cuda.device import (
     Array,
     DeviceCode,
     DeviceWork,
+    NotResidentError,
     RepeatedWork,
 )
 from stepnet.compiler.targets.cuda.driver.facts import attribute_of, device_of, facts_of
@@ -430,7 +431,10 @@ class CudaDevice:
                 error = self.result("cuLaunchKernel", kernel.handle, *sizes, None)
             if error == GRID_TOO_LARGE:
                 raise self.kernels.not_resident(code, kernel.handle, blocks)
-            if error in (CLUSTER_TOO_LARGE, TOO_MANY_RESOURCES):
+            if error == CLUSTER_TOO_LARGE:  # the loop for a GPU with a multiprocessor less has no clusters
+                fewer = self.facts.multiprocessors - 1
+                raise NotResidentError(self.kernels.too_large(code, error), fewer)
+            if error == TOO_MANY_RESOURCES:
                 raise DeviceError(self.kernels.too_large(code, error))
             if error:
                 self.fail("cuLaunchKernel", error)

@@ -4,6 +4,7 @@ kernel, with the short functions that it calls      run                     comp
 the other functions, and the scheduler              barrier, ..., run_all   compiled once
 """
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from stepnet.compiler.targets.cpu.machine.stored_code import KERNEL, keep, read
 from stepnet.compiler.targets.cpu.machine.unlocked import emit_object
 from stepnet.compiler.targets.cuda.device import DeviceCode
 from stepnet.compiler.targets.cuda.emulation.functions import called, linked_with_each
+from stepnet.compiler.targets.cuda.emulation.views import through_views
 from stepnet.compiler.targets.cuda.linking import linked
 from stepnet.compiler.values.fork_guard import run_in_thread
 
@@ -34,11 +36,56 @@ Linked = tuple[str, Sequence[bytes], frozenset[str]]
 
 
 @lru_cache(maxsize=KEPT)
-def emulated_kernel(code: DeviceCode) -> MachineCode:
-    """Returns a kernel's machine code, from disk or compiled now; `run` takes the address of its words."""
-    text = code.text + started(code.words)
+def emulated_kernel(code: DeviceCode, has_views: bool = False) -> MachineCode:
+    """Returns a kernel's machine code, from disk or compiled now; `run` takes the address of its words.
+
+    has_views: whether its blocks see main memory through views of their own.
+    """
+    text = (through_views(code.text) if has_views else checked(code.text)) + started(code.words)
     public = frozenset(["run"])
-    return machine_code(code.key, lambda: (text, [linked_with_each()], public), ONCE, device_functions())
+    name = f"{code.key} through views" if has_views else code.key
+    return machine_code(name, lambda: (text, [linked_with_each()], public), ONCE, device_functions())
+
+
+ACCESS = re.compile(
+    r"^( *)((?:%\S+ = load .*?, |store .*, )ptr (?P<at>%\S+)), align (?P<bytes>8|16)$", re.MULTILINE
+)
+"""A load or a store of what must lie at a multiple of 8 or 16 bytes."""
+OF_NUMBERS = "misaligned8", "misaligned16"
+
+
+def checked(text: str) -> str:
+    """Returns the text of a kernel that tells the bits of addresses which are not as aligned as its loads and
+    stores say. A GPU stops at such an access, and a processor that needs no alignment does not.
+
+    Bits of all addresses are put together, without branches, until the kernel ends. Single numbers of 4 bytes
+    and less are not looked at, nor functions that a kernel has beside it.
+    """
+    begun = "".join(f"\n  %{name} = alloca i64 store i64 0, ptr %{name}" for name in OF_NUMBERS)
+    count = iter(range(len(text)))
+
+    def with_bits(found: re.Match[str]) -> str:
+        """Returns an access behind the code that notes the bits of its address."""
+        n, name = next(count), f"%misaligned{found['bytes']}"
+        return (
+            f"  %a{n}. = ptrtoint ptr {found['at']} to i64 %b{n}. = load i64, ptr {name}\n"
+            f"  %c{n}. = or i64 %a{n}., %b{n}. store i64 %c{n}., ptr {name}\n  {found[2]}, align 4"
+        )
+
+    before, name, after = text.partition('define void @"kernel"(')
+    kernel, end, others = after.partition("\n}\n")
+    kernel = ACCESS.sub(with_bits, kernel).replace("entry:", f"entry:{begun}", 1)
+    kernel = re.sub(r"^ *ret void$", TOLD, kernel, flags=re.MULTILINE)
+    return "".join((before, name, kernel, end, others, MISALIGNED))
+
+
+TOLD = "  call void @told(ptr %misaligned8, ptr %misaligned16) ret void"
+MISALIGNED = """
+declare void @misaligned(i64)
+define void @told(ptr %a, ptr %b) { %e = load i64, ptr %a %f = and i64 %e, 7
+  %g = load i64, ptr %b %h = and i64 %g, 15 %i = or i64 %f, %h call void @misaligned(i64 %i) ret void }
+"""
+"""The end of a kernel, which tells the bits, and the function that it calls."""
 
 
 @cache

@@ -2,8 +2,9 @@
 
 Fibers take turns in a random order and at random speeds, and one that waits gives way. So barriers, counters
 and the collective product are emulated exactly. Memory is poisoned with NaN, writes beyond the ends of arrays
-are noticed, and so are threads that wait for each other. What the emulation cannot find is a missing order of
-memory: every write is visible at once. Side streams are those of `emulation/streams.py`.
+are noticed, and so are threads that wait for each other. A missing order of memory is not found, as every
+write is visible at once, but by a device whose blocks have views of its memory (`views.py`). Side streams are
+those of `emulation/streams.py`.
 """
 
 import ctypes
@@ -23,6 +24,7 @@ from stepnet.compiler.targets.cuda.device import (
     DeviceCode,
     DeviceFacts,
     DeviceWork,
+    NotResidentError,
     RepeatedWork,
 )
 from stepnet.compiler.targets.cuda.emulation.streams import Access, Clock, EmulatedStreams
@@ -33,6 +35,8 @@ from stepnet.errors import DeviceError
 
 ALIGNMENT, GUARD = 256, 256
 """The bytes to which arrays are aligned, and those before and after each that no kernel may write to."""
+SURROUNDING = 2 * GUARD + ALIGNMENT
+"""The bytes that an array takes besides its own."""
 POISON = 0xFF
 """The byte that memory is filled with: NaN as float32 and as float64, -1 as an integer."""
 AT_ONCE = 2048
@@ -54,11 +58,15 @@ class EmulatedDevice:
     """A device in emulation, whose memory is that of this process.
 
     seed: of the order of threads, and of the work of several streams; with 0 all warps are equally fast.
+    arena: the bytes of its memory, of which each block then has a view (`views.py`); 0 for memory without
+        bound, of which all blocks see at once what one writes.
     """
 
-    def __init__(self, seed: int = 0, facts: DeviceFacts = H100) -> None:
+    def __init__(self, seed: int = 0, facts: DeviceFacts = H100, arena: int = 0) -> None:
         """Makes a device without memory in use. facts: its properties, by default those of an H100."""
         self.seed, self.facts = seed, facts
+        self.arena = np.full(arena // 8 * 8, POISON, np.uint8) if arena else None
+        self.arena_used = 0
         self.is_capturing = False
         self.memory = dict[int, Guarded]()
         self.freed, self.freed_later = set[int](), list[int]()
@@ -144,13 +152,22 @@ class EmulatedDevice:
 
     def allocate(self, count: int) -> int:
         """Allocates memory, which is poisoned: NaN as float32 and float64."""
-        made = Guarded(count)
+        made = Guarded(count, self.room(count + SURROUNDING))
         self.memory[made.address] = made
         self.freed.discard(made.address)
         if self.own.fork is not None and self.own.streams is not None:
             self.own.fork.allocated(made.address)
             self.own.streams.accesses.pop(made.address, None)
         return made.address
+
+    def room(self, count: int) -> Array:
+        """Returns new bytes, of the arena if there is one. Raises `MemoryError` if it has no more."""
+        if self.arena is None:
+            return np.full(count, POISON, np.uint8)
+        self.arena_used += count
+        if self.arena_used > self.arena.size:
+            raise MemoryError(f"an emulated arena of {self.arena.size} bytes is full")
+        return self.arena[self.arena_used - count : self.arena_used]
 
     def free(self, address: int) -> None:
         """Frees memory. Raises `DeviceError` if a kernel wrote before or after it."""
@@ -241,13 +258,25 @@ class EmulatedDevice:
             freed = [place for place, word in enumerate(words) if word in self.freed and not self.has(word)]
             if freed:
                 raise DeviceError(f"{code.name}: the array of argument {freed[0]} has been freed")
+        self.refuse(code, blocks)
         several = max(1, AT_ONCE // code.threads) if code.exchange == "none" else blocks
         firsts = list(range(0, blocks, several))
         random.Random(self.seed).shuffle(firsts)
         for first in firsts:
             running = min(several, blocks - first)
-            made("emulation.launch.Launch", code, blocks, words, first, running).run(self.seed)
+            made("emulation.launch.Launch", code, blocks, words, first, running, self.arena).run(self.seed)
         self.check(words, code.name)
+
+    def refuse(self, code: DeviceCode, blocks: int) -> None:
+        """Raises `DeviceError` for a kernel that a GPU with the properties of the device does not launch."""
+        facts = self.facts
+        if code.shared > facts.shared:
+            raise DeviceError(f"{code.name} needs {code.shared} bytes of shared memory, of {facts.shared}")
+        if code.exchange == "cluster" and code.group > min(facts.cluster, facts.multiprocessors):
+            raise NotResidentError(f"{code.name} needs clusters of {code.group}", facts.multiprocessors - 1)
+        at_once = facts.multiprocessors * code.resident
+        if code.exchange == "grid" and blocks > at_once:
+            raise NotResidentError(f"{code.name} needs {blocks} blocks at once", at_once)
 
     def check(self, addresses: Sequence[int], kernel: str) -> None:
         """Raises `DeviceError` if a kernel wrote beyond the ends of an array; the error has its name.
@@ -309,9 +338,9 @@ class Guarded:
     address: of the first byte, a multiple of 256. count: the bytes.
     """
 
-    def __init__(self, count: int) -> None:
-        """Allocates `count` bytes, all of them poisoned."""
-        self.count, self.buffer = count, np.full(count + 2 * GUARD + ALIGNMENT, POISON, np.uint8)
+    def __init__(self, count: int, buffer: Array) -> None:
+        """Takes `count` of the bytes of a buffer, which are `SURROUNDING` more, all of them poisoned."""
+        self.count, self.buffer = count, buffer
         begin = pointer(self.buffer)
         self.address = -(-(begin + GUARD) // ALIGNMENT) * ALIGNMENT
         offset = self.address - begin

@@ -58,6 +58,10 @@ STATE = (
     ("progress", I64),  # grows whenever a fiber that waits may go on
     ("random", I64),  # the state of the generator of random numbers
     ("unequal", I64),  # 1 if some warps are slow
+    ("misaligned", I64),  # the bits of addresses that are not as aligned as instructions need them
+    ("arena", POINTER),  # main memory, if blocks have views of it (`views.py`)
+    ("arena_bytes", I64),  # its bytes, a multiple of 8; 0 without views
+    ("views", POINTER),  # the views of the blocks that run now
 )
 """The fields of a launch, in the order in which the emulator gives them: 8 bytes each."""
 FIBER = {

@@ -18,6 +18,7 @@ from stepnet.compiler.targets.cuda.emulation.fibers import (
     switching,
     with_offsets,
 )
+from stepnet.compiler.targets.cuda.emulation.views import view_functions
 from stepnet.compiler.targets.cuda.functions import BOTH, F32, QUAD
 from stepnet.compiler.targets.cuda.linking import bitcode_of, defined
 from stepnet.compiler.targets.cuda.remainders import REMAINDERS, remainder
@@ -39,8 +40,8 @@ define i32 @blocks_launched() alwaysinline { %t = call i64 @of_launch(i64 <BLOCK
 define i32 @thread() alwaysinline { %r = call i32 @of_fiber(i64 <FIBER_THREAD>) ret i32 %r }
 define i32 @block() alwaysinline { %r = call i32 @of_fiber(i64 <FIBER_BLOCK>) ret i32 %r }
 define ptr @in_main(i64 %p) alwaysinline { %q = inttoptr i64 %p to ptr ret ptr %q }
-define <4 x float> @from_cache(ptr %p) alwaysinline {
-  %v = load <4 x float>, ptr %p, align 16 ret <4 x float> %v }
+define <4 x float> @from_cache(ptr %p) alwaysinline { call void @aligned(ptr %p, i64 15)
+  %v = load <4 x float>, ptr %p, align 4 ret <4 x float> %v }
 define i64 @anew(i64 %x) alwaysinline { ret i64 %x }
 define void @prefetch(ptr %p) alwaysinline { ret void }
 define i64 @wide_product(i32 %a, i32 %b) alwaysinline { %x = sext i32 %a to i64 %y = sext i32 %b to i64
@@ -61,6 +62,7 @@ define float @root(float %x) alwaysinline { %1 = call float @llvm.sqrt.f32(float
 """The functions that are linked with each kernel, as they are shorter than their calls."""
 
 CALLED_BY_SHORT = """
+declare void @aligned(ptr, i64)
 declare i32 @shuffle_down_i32(i32, i32)
 declare i64 @shuffle_down_i64(i64, i32)
 declare i32 @shuffle_xor_i32(i32, i32)
@@ -68,6 +70,15 @@ declare i32 @shuffle_xor_i32(i32, i32)
 
 OTHERS = with_offsets(
     """
+declare void @publish()
+declare void @renew()
+define void @misaligned(i64 %bits) { %r = call ptr @record() %s = load ptr, ptr %r
+  %p = getelementptr i8, ptr %s, i64 <MISALIGNED> %a = load i64, ptr %p %b = or i64 %a, %bits
+  store i64 %b, ptr %p ret void }
+define void @aligned(ptr %p, i64 %mask) { %a = ptrtoint ptr %p to i64 %b = and i64 %a, %mask
+  %c = icmp eq i64 %b, 0 br i1 %c, label %good, label %bad
+bad: call void @misaligned(i64 %b) ret void
+good: ret void }
 define ptr @shared_of(i32 %local) { %m = call i64 @of_launch(i64 <SHARED>)
   %a = call i64 @of_launch(i64 <APART>) %b = zext i32 %local to i64 %c = mul i64 %a, %b %d = add i64 %m, %c
   %r = inttoptr i64 %d to ptr ret ptr %r }
@@ -100,21 +111,26 @@ define i32 @shuffle_xor_i32(i32 %x, i32 %bits) { %b = call ptr @buffer() %t = ca
   %lane = and i32 %t, 31 %own = getelementptr i32, ptr %b, i32 %lane store i32 %x, ptr %own
   call void @warp_barrier() %from = xor i32 %lane, %bits %p = getelementptr i32, ptr %b, i32 %from
   %v = load i32, ptr %p ret i32 %v }
-define void @wait() { %k = call i64 @of_launch(i64 <RUNNING>) %t = call i64 @of_launch(i64 <THREADS>)
+define void @wait() { call void @publish()
+  %k = call i64 @of_launch(i64 <RUNNING>) %t = call i64 @of_launch(i64 <THREADS>)
   %s = call i64 @of_launch(i64 <GROUP>) %b = call i32 @of_fiber(i64 <FIBER_LOCAL>) %c = zext i32 %b to i64
   %g = udiv i64 %c, %s %all = call i64 @of_launch(i64 <COUNT>) %warps = lshr i64 %all, 5
   %i = add i64 %k, %warps %j = add i64 %i, %g %m = mul i64 %s, %t %n = trunc i64 %m to i32
-  call void @meet(i64 %j, i32 %n, i32 3)
+  call void @meet(i64 %j, i32 %n, i32 3) call void @renew()
   ret void }
 define void @arrive() { ret void }   ; here the whole barrier is in its second half
-define i32 @acquire(ptr %p) { call void @give_way(i32 4) %v = load i32, ptr %p ret i32 %v }
-define void @release(ptr %p) { %v = load i32, ptr %p %w = add i32 %v, 1 store i32 %w, ptr %p
+define i32 @acquire(ptr %p) { call void @aligned(ptr %p, i64 3)
+  call void @give_way(i32 4) %v = load i32, ptr %p call void @renew() ret i32 %v }
+define void @release(ptr %p) { call void @aligned(ptr %p, i64 3) call void @publish()
+  %v = load i32, ptr %p %w = add i32 %v, 1 store i32 %w, ptr %p
   call void @moved() ret void }
 define void @pause() { call void @give_way(i32 5) ret void }
-define void @write_tagged(ptr %p, float %x, i32 %tag) { store float %x, ptr %p
+define void @write_tagged(ptr %p, float %x, i32 %tag) { call void @aligned(ptr %p, i64 7)
+  store float %x, ptr %p
   %q = getelementptr i8, ptr %p, i32 4 store i32 %tag, ptr %q call void @moved() ret void }
-define void @write_word(ptr %p, i32 %x) { store i32 %x, ptr %p call void @moved() ret void }
-define {float, float, float, float} @read_tagged(ptr %p) {
+define void @write_word(ptr %p, i32 %x) { call void @aligned(ptr %p, i64 3)
+  store i32 %x, ptr %p call void @moved() ret void }
+define {float, float, float, float} @read_tagged(ptr %p) { call void @aligned(ptr %p, i64 15)
   %v = load {float, float, float, float}, ptr %p ret {float, float, float, float} %v }
 define i32 @bfloat16(float %x) { %b = bitcast float %x to i32 %s = lshr i32 %b, 16 %odd = and i32 %s, 1
   %h = add i32 %odd, 32767 %r = add i32 %b, %h %m = lshr i32 %r, 16
@@ -124,7 +140,8 @@ define float @pack(float %a, float %b) { %x = call i32 @bfloat16(float %a) %y = 
 define void @write_to(i32 %rank, i32 %offset, <4 x float> %v) {
   %b = call i32 @of_fiber(i64 <FIBER_LOCAL>) %t = call i64 @of_launch(i64 <GROUP>) %s = trunc i64 %t to i32
   %g = udiv i32 %b, %s %f = mul i32 %g, %s %r = add i32 %f, %rank %m = call ptr @shared_of(i32 %r)
-  %p = getelementptr i8, ptr %m, i32 %offset store <4 x float> %v, ptr %p, align 16 ret void }
+  %p = getelementptr i8, ptr %m, i32 %offset call void @aligned(ptr %p, i64 15)
+  store <4 x float> %v, ptr %p, align 4 ret void }
 """.replace("BUFFER", str(BUFFER))
 )
 """The functions that kernels call."""
@@ -141,7 +158,7 @@ def called() -> tuple[str, list[bytes], frozenset[str]]:
     LLVM's bitcode, and the names of the functions.
     """
     products = [emulated_mma(depth) for depth in (8, 16)]
-    others = [scheduler(), *products, *map(remainder, REMAINDERS), half_precision()]
+    others = [scheduler(), view_functions(), *products, *map(remainder, REMAINDERS), half_precision()]
     text = FIELD_TEXT + SHORT + OTHERS + SWITCHING + switching()
     names = frozenset[str]().union(*map(defined, [text, *others]))
     return text, list(map(bitcode_of, others)), names

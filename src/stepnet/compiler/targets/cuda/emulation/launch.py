@@ -21,6 +21,7 @@ from stepnet.compiler.targets.cuda.emulation.fibers import (
     record_of,
 )
 from stepnet.compiler.targets.cuda.emulation.functions import BUFFER
+from stepnet.compiler.targets.cuda.emulation.views import Views
 from stepnet.errors import DeviceError
 
 ROUNDABLE = 0xFE
@@ -32,8 +33,19 @@ STACKS = Pool(POOLED, worth_huge=2**62)
 class Launch:
     """Some blocks of a launch, made and ready to run: their fibers, and the memory that these share."""
 
-    def __init__(self, code: DeviceCode, blocks: int, words: Sequence[int], first: int, running: int) -> None:
-        """Makes the fibers of `running` blocks of a launch of `blocks`, beginning with block `first`."""
+    def __init__(
+        self,
+        code: DeviceCode,
+        blocks: int,
+        words: Sequence[int],
+        first: int,
+        running: int,
+        arena: np.ndarray | None = None,
+    ) -> None:
+        """Makes the fibers of `running` blocks of a launch of `blocks`, beginning with block `first`.
+
+        arena: main memory, if blocks have views of it.
+        """
         assert len(words) == code.words, f"{code.name}: {len(words)} words of {code.words}"
         self.code, self.first = code, first
         self.count = running * code.threads
@@ -57,12 +69,16 @@ class Launch:
             "count": self.count,
             "apart": apart,
         }
+        self.views = None if arena is None else Views(arena, running)
+        if self.views is not None:
+            self.arrays |= {"arena": self.views.arena, "views": self.views.bytes}
+            self.fields["arena_bytes"] = self.views.arena.size
 
     def run(self, seed: int) -> None:
         """Runs all fibers to their end. Raises `DeviceError` if they wait for each other for ever, and for
         writes beyond the end of shared memory.
         """
-        kernel = emulated_kernel(self.code)
+        kernel = emulated_kernel(self.code, self.views is not None)
         stacks = STACKS.take((self.count + 1) * SLOT, zeroed=False)
         begin = -(-pointer(stacks) // SLOT) * SLOT
         given = {
@@ -79,6 +95,10 @@ class Launch:
         if result == DEADLOCK:
             raise DeviceError(self.deadlock(begin))
         STACKS.give_back(stacks)
+        if self.views is not None:
+            self.views.publish()
+        if state[FIELDS["misaligned"][0] // state.itemsize]:
+            raise DeviceError(self.misaligned())
         beyond = self.shared[:, self.code.shared :]
         if not (beyond == POISON).all():
             block, byte = np.argwhere(beyond != POISON)[0]
@@ -86,6 +106,15 @@ class Launch:
                 f"{self.code.name} wrote outside of the {self.code.shared} bytes of shared memory of block "
                 f"{self.first + block}: at byte {self.code.shared + byte}"
             )
+
+    def misaligned(self) -> str:
+        """Describes that a thread accessed several bytes at an address that is not a multiple of them."""
+        words = enumerate(map(int, self.arrays["words"]))
+        odd = [str(place) for place, word in words if word % WIDEST and word > LEAST_ADDRESS]
+        arrays = f"; argument {' and '.join(odd)} is not at a multiple of 16 bytes" if odd else ""
+        return (
+            f"{self.code.name} used an address that is not aligned to the 8 or 16 bytes it accesses{arrays}"
+        )
 
     def deadlock(self, begin: int) -> str:
         """Describes which threads wait, and where. begin: the address of the first slot of the stacks."""
@@ -111,6 +140,8 @@ class Launch:
         )
 
 
+WIDEST, LEAST_ADDRESS = 16, 2**32
+"""The bytes of the widest access, and a number that no address of an array is below."""
 SHOWN = 4
 """The most groups of threads that a message lists."""
 

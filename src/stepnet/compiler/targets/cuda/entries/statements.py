@@ -99,6 +99,8 @@ class Statements:
     def __post_init__(self) -> None:
         """Finds the stored values and the statements."""
         self.selections = selections_of(self.net)
+        self.steps = dict[int, list[tuple[int, Signature]]]()
+        self.known = dict[Hashable, set[tuple[int, Signature]]]()
         self.stored = set[int]()
         self.late = set[int]()
         self.forced()
@@ -176,30 +178,35 @@ class Statements:
     # ---- what statements read
 
     def operands(self, number: int, signature: Signature) -> Iterable[tuple[int, Signature]]:
-        """Yields the values that an element of an expression reads, each with the steps that led from the
-        place of the statement's element to its place: none for the same flat index.
+        """Returns what an element of an expression reads, each with the steps that led from the place of the
+        statement's element to its place: none for the same flat index.
         """
+        if number not in self.steps:
+            self.steps[number] = [*self.steps_of(number)]
+        return [(operand, signature + steps) for operand, steps in self.steps[number]]
+
+    def steps_of(self, number: int) -> Iterable[tuple[int, Signature]]:
+        """Yields what an element of a node reads, with the steps from its place."""
         node = self.net.nodes[number]
         if (selection := self.selections.get(number)) is not None:
-            yield selection.index, (*signature, self.net.type_of(selection.index).shape)
-            yield selection.value, (*signature, number)
+            yield selection.index, (self.net.type_of(selection.index).shape,)
+            yield selection.value, (number,)
         elif node.kind == "pointwise":
             for operand in node.inputs:
-                size = self.net.type_of(operand).size
-                same = size == node.type.size
-                yield operand, signature if same else (*signature, self.net.type_of(operand).shape)
+                type_ = self.net.type_of(operand)
+                yield operand, () if type_.size == node.type.size else (type_.shape,)
         elif node.kind == "reduce":
             for term in range(reduced_count(self.net, node)):
-                yield node.inputs[0], (*signature, number, term)
+                yield node.inputs[0], (number, term)
         elif node.operation in ("expand", "reshape"):
-            yield node.inputs[0], signature
+            yield node.inputs[0], ()
         elif node.operation == "gather":
-            yield node.inputs[0], (*signature, number, "table")
+            yield node.inputs[0], (number, "table")
             same = node.type.size == self.net.type_of(node.inputs[1]).size
-            yield node.inputs[1], signature if same else (*signature, number)
+            yield node.inputs[1], () if same else (number,)
         else:
             for operand in node.inputs:
-                yield operand, (*signature, number)
+                yield operand, (number,)
 
     def expression(self, numbers: Iterable[tuple[int, Signature]]) -> set[tuple[int, Signature]]:
         """Returns the nodes of expressions with their places. It ends at stored values and sources."""
@@ -214,6 +221,13 @@ class Statements:
 
     def read_by(self, statement: Statement) -> set[tuple[int, Signature]]:
         """Returns the nodes that a statement reads or computes, with their places."""
+        key = statement.kind, statement.number, statement.memory, len(self.stored)  # which only grows
+        if key not in self.known:
+            self.known[key] = self.found_by(statement)
+        return self.known[key]
+
+    def found_by(self, statement: Statement) -> set[tuple[int, Signature]]:
+        """Returns the nodes that a statement reads or computes, for what is stored now."""
         number, node = statement.number, self.net.nodes[statement.number]
         if statement.memory is not None:
             return {(number, ())}

@@ -85,7 +85,7 @@ def load_of(
     groups = min(groups, chosen.groups or groups)
     blocks, at_once = chosen.loop.code.group, facts.multiprocessors
     if chosen.loop.code.exchange == "cluster":
-        at_once = blocks * facts_of(facts).clusters.get(blocks, facts.multiprocessors // (2 * blocks))
+        at_once = blocks * facts_of(facts).clusters_at_once(blocks, facts.multiprocessors)
     share = min(1.0, groups * blocks / at_once)
     is_divisible = is_divisible and chosen.loop.together == 1
     return LoopLoad(share, chosen.microseconds or unknown, is_divisible)

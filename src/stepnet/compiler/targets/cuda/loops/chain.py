@@ -89,14 +89,15 @@ def decided(
     return found + [(line, as_wavefronts(partial(loads_of, line), steps, costs)) for line in lines]
 
 
-def described(
+def decided_of(
     parts: Sequence[Part], kernels: Mapping[int, CudaKernel], size: CallSize
-) -> list[tuple[tuple[int, ...], str]]:
-    """Describes how parts of a schedule run beside each other in calls of a size: their places, and how.
+) -> list[tuple[tuple[int, ...], Decision]]:
+    """Decides how parts of a schedule run beside each other in calls of a size; returns their places, and
+    how.
 
     kernels: the kernels of parts that can be in a chain, by place.
     """
-    described = list[tuple[tuple[int, ...], str]]()
+    found = list[tuple[tuple[int, ...], Decision]]()
     for indices in runs_of(parts, kernels.__contains__):
         some = [kernels[index] for index in indices if index in kernels]
         order = order_of([parts[index] for index in indices])
@@ -104,8 +105,8 @@ def described(
             for places, decision in decided(
                 some, order.waves, order.lines, size.filled, size.longest, ESTIMATED
             ):
-                described.append((tuple(indices[place] for place in places), str(decision)))
-    return described
+                found.append((tuple(indices[place] for place in places), decision))
+    return found
 
 
 @dataclass(frozen=True)

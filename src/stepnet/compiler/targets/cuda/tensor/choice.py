@@ -150,7 +150,7 @@ def schedules(step: TensorStep, device: DeviceFacts, numbers: Precision) -> Iter
     alone = TensorShape(step, TensorSchedule(numbers=numbers))
     several = (*PARTS, MANY_PARTS) if alone.operands * alone.operand_bytes >= MANY else PARTS
     for (blocks, exchange), parts in product(groups, several):
-        if exchange == "cluster" and blocks > device.cluster:
+        if exchange == "cluster" and blocks > min(device.cluster, device.multiprocessors):
             continue
         yield TensorSchedule(blocks, exchange, numbers, chains, parts, 0, 2, functions)
         if exchange == "tagged" and parts == MANY_PARTS:

@@ -258,7 +258,7 @@ def groups_at_once(
     by_registers = device.registers // (registers * shape.threads)
     together = max(1, min(by_registers, 2048 // shape.threads, device.shared // max(1, shape.shared_bytes)))
     if shape.schedule.exchange == "cluster":
-        return facts.clusters.get(blocks, device.multiprocessors // (2 * blocks)), together
+        return facts.clusters_at_once(blocks, device.multiprocessors), together
     return max(1, device.multiprocessors // blocks), together
 
 

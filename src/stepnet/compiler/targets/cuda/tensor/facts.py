@@ -75,6 +75,11 @@ class TensorFacts:
     crowd: float
     plain: PlainCost
 
+    def clusters_at_once(self, blocks: int, multiprocessors: int) -> int:
+        """Returns how many clusters of so many blocks run at once on a device, or on a part of one."""
+        found = self.clusters.get(blocks, multiprocessors // (2 * blocks))
+        return max(1, min(found, multiprocessors // blocks))
+
     @property
     def slowness(self) -> float:
         """The time of instructions by that of an H100, by which times are multiplied that were measured there
