@@ -5,6 +5,7 @@
     python -m bench.partition --what layers         stacks: by one thread, layer by layer, as wavefronts
     python -m bench.partition --what attention      decoders that attend to few keys, and to many
     python -m bench.partition --random 200 --seed 1    one recurrence, of sizes that are drawn
+    python -m bench.partition --random 100 --training  both passes of training, of sizes that are drawn
     python -m bench.partition --json
 
 100 steps, float32, inputs as wide as the memory; those of decoders are of `bench/attention.py`. Drawn sizes
@@ -149,6 +150,30 @@ def one_case(cell: str, hidden: int, rows: int, steps: int = STEPS) -> Trial:
     return replace(trial, steps=steps)
 
 
+def forward_case(cell: str, hidden: int, rows: int, steps: int) -> Trial:
+    """Prepares the ways to share the forward pass of training, which saves values for the backward pass."""
+    x = inputs(hidden, rows, steps)
+    trial = each_way(f"{cell} saving", hidden, rows, lambda: gradient(cell, hidden), lambda run: run(x))
+    return replace(trial, steps=steps)
+
+
+def backward_case(cell: str, hidden: int, rows: int, steps: int) -> Trial:
+    """Prepares the ways to share the backward pass of training: its loop, with the sums behind it."""
+    x, cotangent = inputs(hidden, rows, steps), inputs(hidden, rows, steps)
+
+    def make() -> Callable[[Any], Any]:
+        """Runs the forward pass; returns the backward pass."""
+        return gradient(cell, hidden)(x)[1]
+
+    trial = each_way(f"{cell} backward", hidden, rows, make, lambda backward: backward(cotangent))
+    return replace(trial, steps=steps)
+
+
+def gradient(cell: str, hidden: int) -> Any:
+    """Makes the function that runs a recurrence and gives its gradients by the inputs and parameters."""
+    return partial(sn.vjp(made(cell, hidden, both=False)), wrt=("params", "inputs"))
+
+
 def drawn(count: int, seed: int) -> list[tuple[str, int, int, int]]:
     """Draws sizes of calls of one recurrence: a cell, its units, and the rows and steps of a call. Calls of
     more work than `MOST_WORK` have fewer steps.
@@ -194,8 +219,9 @@ def each_way(what: str, hidden: int, rows: int, make: Callable[[], Any], run: Ca
         seen.append(model.partition(*arguments))
         return seen[-1]
 
+    ready = make()
     with replaced(native, "partition", as_chosen):
-        run(make())
+        run(ready)
     partition = max(seen, key=lambda each: each.weighed[0].seconds)
     names = [named(way) for way in partition.weighed]
     calls = [forced(make(), run, name) for name in names]
@@ -402,6 +428,7 @@ def main(
     ] = "all",
     random: Annotated[int, typer.Option(min=0, help="Draw so many sizes of one recurrence instead.")] = 0,
     seed: Annotated[int, typer.Option(help="The seed of the sizes that are drawn.")] = 0,
+    training: Annotated[bool, typer.Option(help="Both passes of training, for drawn sizes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Compare predicted and measured times of each way to share a call, and print a table or JSON."""
@@ -415,7 +442,8 @@ def main(
         for count in rows or kind.rows
     ]
     if random:
-        prepared = [partial(one_case, *sizes) for sizes in drawn(random, seed)]
+        measures = (forward_case, backward_case) if training else (one_case,)
+        prepared = [partial(measure, *sizes) for sizes in drawn(random, seed) for measure in measures]
     cases = list[Case]()
     with Progress(console=console, transient=True) as bar, WORKER_POOL.apart():
         task = bar.add_task("timing", total=ceil(len(prepared) / GROUP) * 2 * rounds)

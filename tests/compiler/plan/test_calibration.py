@@ -15,6 +15,9 @@ OTHER = replace(
     flops=50e9,
     step=0.3e-6,
     sequence=0.5e-6,
+    handover=3e-6,
+    barrier=0.3e-6,
+    exchange=3e9,
 )
 
 
@@ -24,8 +27,14 @@ def observed(machine: Machine) -> list[Observation]:
     for cell in ("gru", "lstm"):
         for hidden in (16, 64, 128, 256, 512, 1024):
             work = load(cell, hidden)
-            for rows in (1, 4, 16, 64):
-                size = CallSize(rows, 100, 100 * rows)
+            for rows, steps in (
+                (1, 100),
+                (4, 100),
+                (16, 100),
+                (64, 100),
+                *([(4, 5)] if hidden < 256 else []),
+            ):
+                size = CallSize(rows, steps, steps * rows)
                 for sets, together in ((1, 1), (1, 2), *([(2, 1)] if rows > 1 else [])):
                     seconds = work.seconds(size, sets, together, machine)
                     found.append(Observation(work, size, sets, together, seconds))
@@ -42,6 +51,9 @@ def test_the_rates_of_another_machine_are_found():
     assert machine.rate == pytest.approx(OTHER.rate, rel=0.05)
     assert machine.step == pytest.approx(OTHER.step, rel=0.2)
     assert machine.sequence == pytest.approx(OTHER.sequence, rel=0.3)
+    assert machine.barrier == pytest.approx(OTHER.barrier, rel=0.1)
+    assert machine.handover == pytest.approx(OTHER.handover, rel=0.3)
+    assert OTHER.exchange < machine.exchange < (OTHER.exchange * MACHINE.exchange) ** 0.5, "half of the way"
     kept = {name: getattr(MACHINE, name) for name in vars(MACHINE) if name not in FITTED}
     assert {name: getattr(machine, name) for name in kept} == kept
 

@@ -1,7 +1,7 @@
 """The rates of this machine, measured by calls that threads share in every way: `stepnet tune`."""
 
 import time
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from itertools import product
 
 import numpy as np
@@ -11,14 +11,14 @@ from stepnet.compiler.disk.overview import why_not
 from stepnet.compiler.disk.settings import settings
 from stepnet.compiler.native.system import thread_clock
 from stepnet.compiler.plan.calibration import FITTED, Observation, error, fitted
-from stepnet.compiler.plan.load import CallSize, Machine
+from stepnet.compiler.plan.load import CallSize, Load, Machine
 from stepnet.compiler.plan.partition import How
 from stepnet.compiler.targets.cpu.costs import machine_for, table_machine
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.processor import host_processor
 from stepnet.compiler.targets.cpu.products.reads import cycle_seconds, far_reads
 from stepnet.compiler.targets.cpu.rates import are_rates, forced, store_rates
-from stepnet.compiler.targets.cpu.threads.exchanges import ExchangeRates, exchange_rates
+from stepnet.compiler.targets.cpu.threads.exchanges import exchange_rates
 from stepnet.compiler.targets.cpu.threads.workers import WORKER_POOL
 from stepnet.compiler.targets.threads import threads
 from stepnet.compiler.values.records import dataclass
@@ -45,10 +45,8 @@ PATIENCE = 10
 """A turn may be so many times as long for a call whose threads were always late, as other processes run."""
 WORTH = 2.0
 """A call counts if it takes so many times as long as one that does next to nothing."""
-RATES = "caches", "cycle", *FITTED, *(field.name for field in fields(ExchangeRates))
-"""The names of all that is measured: caches, the cycle, rates that are fitted to times of calls, and what two
-threads cost each other.
-"""
+RATES = "caches", "cycle", *FITTED
+"""The names of all that is measured: caches, the cycle, and rates that are fitted to times of calls."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,9 @@ class TimedCall:
     least: the least seconds so far, of calls for which no thread was late.
     """
 
-    def __init__(self, case: TimedCase, rnn: RNN) -> None:
-        """Makes the inputs of a call of a recurrence, as a case says."""
-        self.case, self.rnn, self.least = case, rnn, float("inf")
+    def __init__(self, case: TimedCase, rnn: RNN, load: Load) -> None:
+        """Makes the inputs of a call of a recurrence, as a case says. load: the work of the recurrence."""
+        self.case, self.rnn, self.load, self.least = case, rnn, load, float("inf")
         shape = case.rows, case.steps, case.units
         self.x = np.random.default_rng(0).normal(size=shape).astype("float32")
 
@@ -133,20 +131,21 @@ class TimedCall:
             return None
         size = CallSize(case.rows, case.steps, case.rows * case.steps)
         sets, together = {"alone": (1, 1), "rows": (threads(), 1), "units": (1, threads())}[case.how]
-        load = lowered(self.rnn.plan, host_processor()).load
-        return Observation(load, size, sets, together, seconds)
+        return Observation(self.load, size, sets, together, seconds)
 
 
 def timed_calls() -> list[TimedCall]:
     """Returns all calls to time, and ahead of them one of a single step, which does next to nothing. Those
-    that are shared in the same way are of the same recurrence.
+    that are shared in the same way are of the same recurrence. Steps of which one thread would do all, while
+    the others wait, are shared by none.
     """
-    calls = [TimedCall(TimedCase("gru", min(UNITS), 1, 1, "alone"), made("gru", min(UNITS)))]
+    calls = [TimedCall(TimedCase("gru", min(UNITS), 1, 1, "alone"), *made("gru", min(UNITS)))]
     for cell, units, how in product(CELLS, UNITS, WAYS):
         sizes = [(rows, steps_of(units, rows)) for rows in ROWS]
         sizes += [SHORT] if units == SHORT_UNITS and how == "alone" else []
-        cases, rnn = [TimedCase(cell, units, *size, how) for size in sizes], made(cell, units)
-        calls += [TimedCall(case, rnn) for case in cases if case.is_possible]
+        cases, (rnn, load) = [TimedCase(cell, units, *size, how) for size in sizes], made(cell, units)
+        if how != "units" or load.loop.is_divided(threads()):
+            calls += [TimedCall(case, rnn, load) for case in cases if case.is_possible]
     return calls
 
 
@@ -156,14 +155,15 @@ def steps_of(units: int, rows: int) -> int:
     return max(LEAST_STEPS, min(MOST_STEPS, int(MOST_WORK / work)))
 
 
-def made(cell: str, units: int) -> RNN:
-    """Makes a recurrence of a named cell with as many inputs as units."""
-    return cells.rnn(cell, cells.CELLS[cell].parameters(units, units, seed=0))
+def made(cell: str, units: int) -> tuple[RNN, Load]:
+    """Makes a recurrence of a named cell with as many inputs as units; returns it, and its work."""
+    rnn = cells.rnn(cell, cells.CELLS[cell].parameters(units, units, seed=0))
+    return rnn, lowered(rnn.plan, host_processor()).load
 
 
 def measure(quiet: bool = False) -> Tuning:
     """Measures how fast far memory and a cycle are and what two threads cost each other, times calls of all
-    sizes in all ways, fits the other rates of this machine to the times, and keeps all of them.
+    sizes in all ways, fits the rates of this machine to the times, and keeps all of them.
 
     quiet: whether no progress bar is drawn.
     """

@@ -14,9 +14,10 @@ from math import exp, isfinite, log
 from stepnet.compiler.plan.load import CallSize, Load, Machine
 from stepnet.compiler.values.records import dataclass
 
-FITTED = ("reads", "rate", "flops", "step", "sequence")
-"""The fields of a machine that are fitted. What caches hold, when threads are worth it, and what they cost
-each other, which can be measured by itself, stays.
+FITTED = ("reads", "rate", "flops", "step", "sequence", "handover", "barrier", "exchange")
+"""The fields of a machine that are fitted. What caches hold, and when threads are worth it, stays. What
+threads cost each other is measured by itself before, but some of that time may be none in a call, as the
+processor computes meanwhile.
 """
 MOST = 16.0
 """The largest factor between a fitted rate and that of the table. What is beyond it was not measured well."""

@@ -202,7 +202,8 @@ class Products:
     weights: bytes of the parameters.
     blocks: the number of unit blocks.
     grain: the number of unit blocks that threads share as one.
-    costs: the cost of 0, 1, ... rows, in rows of a large tile, up to twice the rows of a large tile.
+    costs: the cost of 0, 1, ... rows, in rows of a large tile, up to twice the rows of a large tile. More
+        rows have further large tiles.
     claimed_rows: the fewest rows at which threads that share the unit blocks claim some of each other; 0 if
         they never do.
     """
@@ -218,7 +219,9 @@ class Products:
         tile, a block of many rows that are multiplied together; few rows cost more than their number.
         """
         count, last = ceil(rows), len(self.costs) - 1
-        return self.costs[count] if count <= last else self.costs[last] + rows - last
+        tile_rows = max(1, last // 2)
+        further = tile_rows * max(0, ceil((count - last) / tile_rows))
+        return self.costs[count - further] + further
 
     def largest(self, threads: int) -> int:
         """Returns the largest number of unit blocks (blocks of columns of the product) that one thread
@@ -244,7 +247,8 @@ class StageLoad:
     flops: its elementwise operations.
     waits: the number of barriers between threads that share it.
     blocks: the unit blocks of elementwise work that threads share by unit besides, loop by loop.
-    exchanged: the bytes of values of which each thread that shares it computes a part, and reads all.
+    exchanged: the bytes of values of which each thread that shares it computes a part, and reads all, right
+        after the others have written theirs.
     """
 
     products: tuple[Products, ...]
@@ -270,6 +274,12 @@ class StageLoad:
     def thread_bytes(self, threads: int) -> float:
         """Returns the bytes of parameters that each thread of a shared stage reads."""
         return sum(product.weights * product.largest(threads) / product.blocks for product in self.products)
+
+    def is_divided(self, threads: int) -> bool:
+        """Tells whether threads that share a stage have a part of its products each, and not one thread all
+        of them.
+        """
+        return self.thread_bytes(threads) < self.weights
 
     def seconds(self, rows: float, threads: int, machine: Machine, others: float = 0.0) -> float:
         """Estimates the seconds that the work of a stage (the work before the loop over steps, one step, or
@@ -409,7 +419,7 @@ class Load:
         lanes = min(size.filled, machine.lanes * sets)
         iterations = max(size.longest, size.steps / lanes)
         rows = size.steps / iterations / sets
-        seconds = size.filled * machine.sequence
+        seconds = ceil(size.filled / sets) * machine.sequence
         seconds += iterations * self.step_seconds(rows, together, machine)
         counts = size.inner_steps or (WORDS,) * len(self.inner_steps)
         for work, inner_steps in zip(self.inner_steps, counts, strict=True):

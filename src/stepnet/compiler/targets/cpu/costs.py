@@ -33,7 +33,7 @@ COSTS = CostModel(
         step=0.12e-6,
         sequence=0.12e-6,
         barrier=0.14e-6,
-        handover=2.5e-6,
+        handover=1.2e-6,
         exchange=6e9,
         uneven=0.03,
         block=0.3e-6,
@@ -62,6 +62,10 @@ MESH_BYTES, MESH_READ, MESH_EXCHANGE, MESH_UNEVEN = 96 * 2**20, 30e9, 3.3e9, 0.0
 up to eight cores have 96 MB at most). A thread reads parameters there at MESH_READ bytes a second, and what
 another thread has just written at MESH_EXCHANGE, and threads are as uneven as MESH_UNEVEN: measured in a
 virtual machine on an Intel of family 6.207.
+"""
+HALVES, HALF_BYTES = ("znver4",), 32
+"""Processors, by LLVM's names, whose units are of HALF_BYTES: they compute and load longer vectors in halves.
+Zen 4 multiplies and loads as many bytes a cycle by instructions of AVX-512 as by those of AVX2.
 """
 
 
@@ -92,15 +96,17 @@ def machine_for(processor: Processor) -> Machine:
 
 def table_machine(processor: Processor) -> Machine:
     """Returns the rates of the table and the caches of this machine, for an instruction set."""
-    return adapt_machine(COSTS.machine, caches("/"), processor.vector_bytes)
+    in_halves = processor.cpu in HALVES
+    unit_bytes = min(processor.vector_bytes, HALF_BYTES) if in_halves else processor.vector_bytes
+    return adapt_machine(COSTS.machine, caches("/"), unit_bytes)
 
 
 def adapt_machine(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
-    """Adapts a description of a processor to cache sizes and to the vector size, with which the rates scale.
+    """Adapts a description of a processor to cache sizes and to the size of vectors, with which rates scale.
     A missing cache level counts as large as the level below; a third one of all cores of a server is slower.
 
     sizes: the cache sizes in bytes, by level from 1; empty to keep those of `machine`.
-    vector_bytes: the size in bytes of the vector registers.
+    vector_bytes: the bytes of a vector that its units compute at once.
 
     >>> adapt_machine(COSTS.machine, {1: 2**15, 2: 2**19, 3: 2**23}, 32).caches
     (32768, 524288, 8388608)

@@ -30,13 +30,16 @@ from stepnet.compiler.targets.cpu.machine.processor import Processor
 def estimate_load(program: CallLoops, processor: Processor) -> Load:
     """Counts the work of a compiled recurrence (its loops are `program`) per step, to estimate its time."""
 
-    def stage(work: Iterable[tuple[Net, Loop]], waits: int, written: Collection[str] = ()) -> StageLoad:
+    def stage(
+        work: Iterable[tuple[Net, Loop]], waits: int, written: Collection[str] = (), is_step: bool = True
+    ) -> StageLoad:
         """Counts the work of a stage (before, in or after the loop over steps), to estimate its time. work:
         its loops, each with its net. waits: its barriers per step. written: the arrays of the call that its
-        loops write.
+        loops write. is_step: whether it is a step, and not the work on many steps at once.
 
         Unit blocks (vectors of features) are listed only for loops whose units threads divide without
-        barriers.
+        barriers. What threads exchange counts only in a step: rows of many steps lie side by side, so the
+        processor fetches them while it computes others.
         """
         work = list(work)
         by_unit = program.units_are_alone and not waits
@@ -45,8 +48,8 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
         )
         units = [(net, loop) for net, loop in work if isinstance(loop, UnitLoop) and loop.products]
         products = tuple(products_of(net, loop, program.width, processor) for net, loop in units)
-        fields = [field for _, loop in work for field in exchanged_fields(loop, written)] if waits else []
-        exchanged = sum(field.bytes for field in fields)
+        fields = [field for _, loop in work for field in exchanged_fields(loop, written)]
+        exchanged = sum(field.bytes for field in fields) if waits and is_step else 0
         return StageLoad(products, sum(flops(net, loop) for net, loop in work), waits, blocks, exchanged)
 
     def word_work(axis: str) -> InnerStepWork:
@@ -69,7 +72,7 @@ def estimate_load(program: CallLoops, processor: Processor) -> Load:
     written = {field.record for loop in loops if isinstance(loop, UnitLoop) for _, field in loop.stores}
     of_rows = stage(((program.body, loop) for loop in loops), waits, written)
     outside = [*program.before, *program.after]
-    others = stage(((program.outer, loop) for loop in loops_of_rows(outside)), len(outside))
+    others = stage(((program.outer, loop) for loop in loops_of_rows(outside)), len(outside), is_step=False)
     return Load(of_rows, others, tuple(word_work(axis.name) for axis in program.axes))
 
 

@@ -40,22 +40,23 @@ class ExchangeRates:
     exchange: float
 
     @classmethod
-    def of(cls, nothing: float, few: float, many: float) -> "ExchangeRates | None":
-        """Computes the costs from the seconds of no round, and of `ROUNDS` rounds with one cache line and
-        with `MANY`; None where these times are none, as no run had both threads in time.
+    def of(cls, alone: float, nothing: float, few: float, many: float) -> "ExchangeRates | None":
+        """Computes the costs from the seconds of no round by one thread and by two, and of `ROUNDS` rounds
+        with one cache line and with `MANY`; None where these times are none, as no run had both threads in
+        time.
         """
-        if not nothing < few < many < float("inf"):
+        if not alone < nothing < few < many < float("inf"):
             return None
         line_seconds = (many - few) / ROUNDS / (MANY - 1)
-        return cls(nothing, (few - nothing) / ROUNDS, LINE / line_seconds)
+        return cls(nothing - alone, (few - nothing) / ROUNDS, LINE / line_seconds)
 
 
 class Rounds:
     """Rounds in which two threads exchange `lines` cache lines each, ready to run."""
 
-    def __init__(self, processor: Processor, rounds: int, lines: int) -> None:
+    def __init__(self, processor: Processor, rounds: int, lines: int, max_threads: int = 2) -> None:
         """Allocates the buffers and the arguments of both threads. processor: the processor of the machine
-        code.
+        code. max_threads: 1 to run the first thread's part alone, with the same work around it.
         """
         function = machine_code("threads.exchanges", processor).function("exchanges", ctypes.c_int64)
         shared, buffers = aligned(2 * LINE), [aligned(2 * MANY * LINE) for _ in range(2)]
@@ -65,7 +66,7 @@ class Rounds:
         for thread, words in enumerate(self.held[-1]):
             words[: len(WORDS)] = (thread, *addresses, rounds, lines, 0)
         tasks = [(function, pointer(words)) for words in self.held[-1]]
-        self.group = TaskGroup(WORKER_POOL, tasks, shared[:LINE].view(np.int64))
+        self.group = TaskGroup(WORKER_POOL, tasks, shared[:LINE].view(np.int64), max_threads=max_threads)
 
     def run(self) -> int:
         """Runs all rounds; returns the sum of the values that the first thread has read in the last round."""
@@ -82,5 +83,5 @@ def exchange_rates(processor: Processor) -> ExchangeRates | None:
     """Measures the costs of two threads that work together; None if two did not run at the same time, as
     where there is one processor only. processor: the instruction set of the machine code.
     """
-    kinds = (0, 0), (ROUNDS, 1), (ROUNDS, MANY)
+    kinds = (0, 0, 1), (0, 0), (ROUNDS, 1), (ROUNDS, MANY)
     return ExchangeRates.of(*(Rounds(processor, *kind).seconds() for kind in kinds))
