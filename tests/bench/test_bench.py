@@ -890,6 +890,14 @@ def test_the_documentation_is_made_from_the_saved_files():
     assert page.with_summary(text, page.summary(files)) == text
 
 
+def test_charts_show_the_processor_that_most_cases_were_timed_on():
+    """Neither a processor with few cases takes the charts over, nor one with few cases in many runs."""
+    one, other = (timed(replace(TINY, hidden=width), "gru", stepnet=1.0, torch=2.0) for width in (16, 32))
+    few, many = Saved((a_run(results=(one,)),) * 3), Saved((a_run(results=(one, other)),))
+    assert page.charted([few, many]) is many
+    assert page.charted([many, few]) is many
+
+
 def test_charts_of_the_documentation_show_each_library(tmp_path: Path):
     """Every library that was timed in the cases of a chart is in its picture, and pages show all pictures."""
     pytest.importorskip("matplotlib", reason="matplotlib is missing, which draws the charts")
