@@ -94,7 +94,7 @@ def test_a_model_of_several_recurrences_counts_the_steps_of_each():
     with sn.progress(seen.append):
         found = model(x, lengths=lengths)
     np.testing.assert_array_equal(found, expected)
-    assert_rises(seen, 3 * int(lengths.sum()), np.count_nonzero(lengths))
+    assert_rises(seen, 3 * int(lengths.sum()), int(np.count_nonzero(lengths)))
     fewest = 3 * np.cumsum(
         [0, *np.sort(lengths[lengths > 0])]
     )  # steps of all three until so many sequences are done

@@ -6,7 +6,7 @@ between                   kept for all calls, or made at each
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -31,6 +31,11 @@ of zeros have no number; their key is ("unread" or "zeros", kernel, position).
 
 UNREAD = "unread"
 """The first part of the keys of results that nobody reads."""
+
+
+def is_read(key: Key) -> bool:
+    """Tells whether anybody reads the array of a chain with this key."""
+    return not isinstance(key, tuple) or cast("tuple[Any, ...]", key)[0] != UNREAD
 
 
 class Keys(NamedTuple):

@@ -40,7 +40,7 @@ from stepnet.compiler.targets.cpu.running.across import AcrossTask, BetweenTask
 from stepnet.compiler.targets.cpu.running.between import SharedBuffers, StepBytes, lives_of
 from stepnet.compiler.targets.cpu.running.call_block import CallBlock, Turn, block_of, turn_of
 from stepnet.compiler.targets.cpu.running.chain import Started, with_idle
-from stepnet.compiler.targets.cpu.running.chain_arrays import UNREAD, ChainArrays, Key, Keys
+from stepnet.compiler.targets.cpu.running.chain_arrays import ChainArrays, Key, Keys, is_read
 from stepnet.compiler.targets.cpu.running.finish import FinishCall
 from stepnet.compiler.targets.cpu.running.form import CallForm, OptionalArrays
 from stepnet.compiler.targets.cpu.running.idle import IdleMemories
@@ -361,8 +361,7 @@ def idle_of(
     natives = started.chain.natives
     for native, call, keys, axis in zip(natives, started.calls, kernels.keys, follow, strict=True):
         task = None
-        is_read = any(not isinstance(key, tuple) or key[0] != UNREAD for key in keys.final)
-        if is_read and (axis or not call.positions.is_full):
+        if any(map(is_read, keys.final)) and (axis or not call.positions.is_full):
             task = IdleMemories(native, call.positions)
             task.change(task.pairs(keys.in_order, keys.final), fixed, order)
         made.append(task)
