@@ -35,7 +35,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 BENCH_PEERS := openvino tensorflow jax paddle
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark peft
 
-.PHONY: help demo page monitor noise voice test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-gpu gpu-report test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers dist publishable
+.PHONY: help demo page monitor noise voice test test-long test-lowest test-newest test-processor test-elsewhere test-fuzz test-gpu gpu-report test-emulated test-torchs-own ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers ready-made pictures layouts peers test-peers dist publishable
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -134,6 +134,9 @@ layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 
 test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, Keras' backends, JAX, Spark and PEFT against the frameworks themselves
 	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py test_jax.py test_spark.py test_peft.py) $(ARGS)
+
+ready-made: $(VENV)/test.stamp ## the machine code of known models that comes with the package, after changes of what writes it
+	$(BIN)/python release/ready_made.py
 
 dist: $(VENV)/release.stamp ## the wheel and the source distribution, in dist, built and checked
 	rm -rf dist

@@ -16,6 +16,9 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 LARGEST_WHEEL = 2_500_000
 """The largest size of a wheel, in bytes."""
+CODE = "stepnet/compiler/native/ready_made_calls"
+NEEDED = ("stepnet/py.typed", *(f"{CODE}/x86-64-v{level}.calls" for level in (3, 4)))
+"""Files of a wheel that are no modules."""
 RECORDINGS = ("japanese_vowels.parquet", "speaker_gru_outputs.safetensors")
 """The files of the demo that only the source distribution has: 2.2 MB."""
 
@@ -50,7 +53,7 @@ def wheel_problems(path: Path) -> list[str]:
         names = archive.namelist()
     foreign = [name for name in names if not name.startswith(("stepnet/", "stepnet-"))]
     problems = [f"{path.name} has {name}, which is not of the package" for name in foreign]
-    problems += [f"{path.name} lacks {name}" for name in ("stepnet/py.typed",) if name not in names]
+    problems += [f"{path.name} lacks {name}" for name in NEEDED if name not in names]
     problems += [f"{path.name} has the demo's {name}" for name in names if name.endswith(RECORDINGS)]
     if path.stat().st_size > LARGEST_WHEEL:
         problems.append(f"{path.name} has {path.stat().st_size:,} bytes, more than {LARGEST_WHEEL:,}")

@@ -97,10 +97,13 @@ TESTS: dict[str, Sequence[str]] = {
     "compiler/targets/cpu/running/refill.py": ("tests/model/test_runs.py",),
     "compiler/targets/cpu/running/freezing.py": ("tests/model/stored/test_ready_models.py",),
     "compiler/native/*.py": ("tests/model/stored/test_ready_models.py",),
+    "compiler/native/ready_made.py": ("tests/model/stored/test_ready_made.py",),
+    "compiler/disk/weights.py": ("tests/model/stored/test_ready_made.py",),
+    **{f"compiler/native/{name}.py": GENERATED for name in ("call_words", "spaces")},
     **{
         f"compiler/targets/cpu/*/{name}.py": GENERATED
         for name in (
-            *("call_words", "cells", "code", "driven", "emit", "generate", "lines", "loops", "lowered"),
+            *("cells", "code", "driven", "emit", "generate", "lines", "loops", "lowered"),
             "lowering",
             *(
                 "machine_code",

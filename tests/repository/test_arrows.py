@@ -87,6 +87,7 @@ LATE = {
         "model.model",
         "model.nets",
         "model.reading",
+        "model.ready",
         "model.recurrence",
     ),
     *("model.streams.prepared", "model.streams.stream"),

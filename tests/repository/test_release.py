@@ -75,7 +75,7 @@ def test_files_of_a_wheel_are_checked(tmp_path: Path):
     problems = release_check.wheel_problems(wheel)
     assert [problem.split(" ", 1)[1] for problem in problems] == [
         "has tests/a.py, which is not of the package",
-        "lacks stepnet/py.typed",
+        *(f"lacks {name}" for name in release_check.NEEDED),
         "has the demo's stepnet/cli/data/japanese_vowels.parquet",
     ]
 

@@ -8,13 +8,11 @@ from stepnet.compiler.disk.model_files import small_contents
 from stepnet.compiler.values.arguments import LIBRARY, advised, is_any, path_text
 from stepnet.compiler.values.collector import paused_collector
 from stepnet.compiler.values.fork_guard import IMPORTS
-from stepnet.model.ready import loaded
+from stepnet.model.ready import ONNX, loaded
 from stepnet.model.stored import ENDING
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-ONNX = ".onnx"
 
 
 @advised(trust=LIBRARY)

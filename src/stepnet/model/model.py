@@ -110,6 +110,7 @@ class Model(ABC):
         gives_final: Whether a call returns the final memories besides the outputs.
         until: The condition that ends the sequences of a recurrence early; None for none.
         programs: The compiled programs, one for each kind of inputs, with the latest one.
+        ran_before: What ran calls before the model was made, where that was no code of its own; else None.
         default_engine: The engines that `engine="auto"` stands for; "auto" itself unless `to` made the model.
 
     >>> import stepnet as sn
@@ -125,6 +126,7 @@ class Model(ABC):
     gives_final: ClassVar[bool] = True
     until: Any = None
     programs: Any
+    ran_before: str | None = None
     default_engine: Order = "auto"
 
     # ---- the call
@@ -608,9 +610,12 @@ class Model(ABC):
         size of a call whose times are added; None for no call.
         """
         with IMPORTS:  # late: calls do not need it
+            from stepnet.explain.document import TitledSection
             from stepnet.explain.plan import schedule_sections
 
-        return schedule_sections(self.program.schedule_for(order), order, size)
+        sections = schedule_sections(self.program.schedule_for(order), order, size)
+        before = [] if self.ran_before is None else [TitledSection("", (self.ran_before,))]
+        return [*before, *sections]
 
     def draw(self, path: "str | Path | None" = None, engine: Asked = "auto", *, force: bool = False) -> str:
         """Returns a drawing of the model as text, and writes it as a picture if a path is given.

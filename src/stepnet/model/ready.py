@@ -13,7 +13,7 @@ import os
 import sys
 from abc import ABC
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -21,14 +21,16 @@ from stepnet.compiler.disk import store
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.disk.folder import NotUsableError
 from stepnet.compiler.disk.sources import package_version, sources
-from stepnet.compiler.native.frozen import FrozenCall, FrozenKernel, FrozenResult, ReadyCall, ready_call
+from stepnet.compiler.native.frozen import FrozenCall, FrozenKernel, FrozenResult, SingleArrayCall, ready_call
 from stepnet.compiler.native.identity import VARIABLE, chosen_processor, processor_facts
-from stepnet.compiler.native.watching import watching
 from stepnet.compiler.values.fork_guard import IMPORTS
 from stepnet.compiler.values.hashing import digest_of_texts
 from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import rebuilder
 
+ONNX = ".onnx"
+LARGEST = 2**22 + 2**16
+"""The largest file that may have a model with ready-made code: one with at most 4 MiB of parameters."""
 Make = Callable[[], Any]
 DETERMINING = (
     *("compiler/disk", "compiler/values", "compiler/native", "compiler/net", "compiler/trace"),
@@ -38,11 +40,6 @@ DETERMINING = (
 
 LLVM = "llvmlite", "_version.py"
 """The package that writes machine code, and its file with the version of it and of LLVM."""
-
-BREAK_EVEN = 0.03
-"""The seconds of runs after which the model is made, if several threads share its calls: as long as that
-takes. So a process that calls a model once does not wait for it, and one that goes on loses little.
-"""
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,23 @@ def loaded(ending: str, contents: bytes, make: Make) -> Any:
         return ReadyModel(
             SingleArrayCall([call], stored.shape, np.dtype(stored.dtype), rebuilder(stored.structure)), make
         )
+    if len(contents) <= LARGEST and not settings_but("STEPNET_CACHE", VARIABLE):
+        with IMPORTS:  # late: a stored call needs nothing of it
+            from stepnet.compiler.native.ready_made import known_call
+        if (call := known_call(contents, ending == ONNX)) is not None:
+            return ReadyModel(call, make)
     known = store.COUNTS["hits"]
     model = make()
     # The process that reads the file has enough to do: its first call is stored by the next one.
     if key is not None and store.COUNTS["hits"] > known and is_of_file(model):
         model.programs.calls.keeper = Keeper(key, model.gives_final, model.params)
     return model
+
+
+def settings_but(*others: str) -> list[tuple[str, str]]:
+    """Lists the environment variables of stepnet but those that begin with one of `others`."""
+    own = sorted(pair for pair in os.environ.items() if pair[0].startswith("STEPNET_"))
+    return [pair for pair in own if not pair[0].startswith(others)]
 
 
 def is_of_file(model: Any) -> bool:
@@ -103,8 +111,7 @@ def key_of(ending: str, contents: bytes) -> str | None:
     """Computes the key of a file's stored call: of the bytes of the file, the sources, versions, settings and
     the processor. None if sources or LLVM are not found, or the system does not describe the processor.
     """
-    own = sorted(pair for pair in os.environ.items() if pair[0].startswith("STEPNET_"))
-    others = [pair for pair in own if not pair[0].startswith(("STEPNET_CACHE", VARIABLE))]
+    others = settings_but("STEPNET_CACHE", VARIABLE)
     try:
         code, processor = f"{sources(*DETERMINING)} {package_version(*LLVM)}", processor_facts()
     except NotUsableError:
@@ -115,34 +122,16 @@ def key_of(ending: str, contents: bytes) -> str | None:
     return digest_of_texts(code, processor, sys.version, np.__version__, settings, ending, contents)
 
 
-class SingleArrayCall(NamedTuple):
-    """A stored call of a model, and what it is for.
-
-    idle: the call, unless a thread is running it. shape, dtype: those of the array that it is given.
-    made: returns its results in their structure.
-    """
-
-    idle: list[ReadyCall]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    made: Callable[[list[np.ndarray]], Any]
+class KnownCalls(Protocol):
+    """Calls of a model that is not made: the one that is stored, or those by ready-made code."""
 
     def run(self, given: Any) -> tuple[Any] | None:
-        """Runs the call on an array; returns its results, or None, having done nothing, for what it is not
-        for: another argument, a call that is watched, an index outside of its table, two threads at once.
-        """
-        is_own = type(given) is np.ndarray and given.shape == self.shape and given.dtype == self.dtype
-        if not is_own or not given.flags.c_contiguous or watching() is not None:
-            return None
-        try:
-            call = self.idle.pop()
-        except IndexError:  # another thread runs it
-            return None
-        try:
-            results = call.run(given) if call.seconds < BREAK_EVEN else None
-        finally:
-            self.idle.append(call)
-        return None if results is None else (self.made(results),)
+        """Runs a call on an array; returns its results, or None, having done nothing, if it cannot."""
+        ...
+
+    def described(self) -> str | None:
+        """Says which calls have run so, for `Model.explain`; None for those of the model's own code."""
+        ...
 
 
 class ReadyModel(ABC):  # noqa: B024 - as `Model`: objects turn from one class into the other
@@ -150,13 +139,13 @@ class ReadyModel(ABC):  # noqa: B024 - as `Model`: objects turn from one class i
     for everything else: any attribute, another call, `isinstance`, its text, a copy.
     """
 
-    def __init__(self, known: SingleArrayCall, make: Make) -> None:
+    def __init__(self, known: KnownCalls, make: Make) -> None:
         """Takes the stored call, and the function that makes the model."""
         state_of(self).update(_known=known, _make=make)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Runs the model; see `Model.__call__`."""
-        known: SingleArrayCall | None = state_of(self).get("_known")
+        known: KnownCalls | None = state_of(self).get("_known")
         if known is not None and len(arguments) == 1 and not options:
             results = known.run(arguments[0])
             if results is not None:
@@ -235,6 +224,9 @@ def become_model(ready: Any) -> Any:
     """
     make: Make | None = state_of(ready).get("_make")
     model: Any = None if make is None else make()
+    known: KnownCalls | None = state_of(ready).get("_known")
+    if model is not None and known is not None and (described := known.described()) is not None:
+        model.ran_before = described
     with IMPORTS:  # one thread at a time, and between two forks
         if model is not None and type(ready) is ReadyModel:
             if getattr(model.programs, "layer", None) is model:  # those of layers refer to the model

@@ -268,7 +268,7 @@ def test_a_model_whose_calls_threads_share_is_made_in_the_long_run(
     x = uniform(*SHAPE)
     stored(path, x)
     ready = sn.load(path)
-    constants("stepnet.model.ready", BREAK_EVEN=0.0)
+    constants("stepnet.compiler.native.frozen", BREAK_EVEN=0.0)
     ready(x)
     assert type(ready) is sn.RNN
 

@@ -18,6 +18,8 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__fil
 UNKNOWN = "so it cannot be checked that stored values are of this version"
 MODULES = (".py", ".pyc")
 """The endings of module files; without sources these are `.pyc` files outside of `__pycache__`."""
+FOUND = dict[str, list[tuple[str, int, int]]]()
+"""The modules in each folder whose digest was computed: path, size and modification time."""
 
 
 def sources(*folders: str) -> str:
@@ -25,17 +27,34 @@ def sources(*folders: str) -> str:
     return digest_of_texts(__version__, *map(folder_digest, folders))
 
 
+def sizes(*folders: str) -> str:
+    """Returns a digest of the paths and sizes of the modules in some folders, which is the same wherever this
+    version is installed; `NotUsableError` if they are not found.
+    """
+    tops = {folder.split("/")[0] + "/" + folder.split("/")[1] for folder in folders}
+    known = [fact[:2] for top in sorted(tops) for fact in FOUND.get(top) or folder_facts(top)]
+    return digest_of_texts(repr([fact for fact in known if fact[0].startswith(folders)]))
+
+
 @cache
 def folder_digest(folder: str) -> str:
     """Returns a digest of the modules in one folder of the package, at any depth: of the paths, sizes and
     modification times of their files. It is cached. Raises `NotUsableError` if there are none.
+    """
+    FOUND[folder] = folder_facts(folder)
+    return digest_of_texts(repr(FOUND[folder]))
+
+
+def folder_facts(folder: str) -> list[tuple[str, int, int]]:
+    """Lists path, size and modification time of each module in one folder of the package, at any depth, in
+    order. Raises `NotUsableError` if there are none.
     """
     place = os.path.join(PACKAGE, *folder.split("/"))
     with listing(place):
         facts = sorted(facts_of(place, folder))
     if not facts:
         raise NotUsableError(f"{place} has no modules, {UNKNOWN}")
-    return digest_of_texts(repr(facts))
+    return facts
 
 
 @cache

@@ -11,15 +11,16 @@ it, so results have the same bits.
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stepnet.compiler.native.amx import has_permission
 from stepnet.compiler.native.pages import HUGE, aligned, library_address, mapped, pointer, protect
 from stepnet.compiler.native.system import rest_address, symbols
+from stepnet.compiler.native.watching import watching
 from stepnet.compiler.values.records import dataclass
 
 ADDRESS = struct.Struct("<Q")
@@ -27,6 +28,11 @@ CODE, DATA = 0, 1
 """The parts of a frozen call, and the first bases of addresses; the functions of `names` follow."""
 REST = "rest"
 """The name of the system's short sleep among the functions, which has another one on each system."""
+
+BREAK_EVEN = 0.03
+"""The seconds of runs after which the model is made, if several threads share its calls: as long as that
+takes. So a process that calls a model once does not wait for it, and one that goes on loses little.
+"""
 
 
 @dataclass(frozen=True)
@@ -151,3 +157,37 @@ def fill_in(frozen: FrozenCall, parts: Sequence[Any], begins: tuple[int, int]) -
 def ready_call(frozen: FrozenCall) -> ReadyCall | None:
     """Loads a frozen call; None if the system does not permit registers that its code may use."""
     return ReadyCall(frozen) if has_permission() or not frozen.tiles else None
+
+
+class SingleArrayCall(NamedTuple):
+    """A stored call of a model, and what it is for.
+
+    idle: the call, unless a thread is running it. shape, dtype: those of the array that it is given.
+    made: returns its results in their structure.
+    """
+
+    idle: list[ReadyCall]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    made: Callable[[list[np.ndarray]], Any]
+
+    def described(self) -> str | None:
+        """Returns None: what runs is the code of the model itself."""
+        return None
+
+    def run(self, given: Any) -> tuple[Any] | None:
+        """Runs the call on an array; returns its results, or None, having done nothing, for what it is not
+        for: another argument, a call that is watched, an index outside of its table, two threads at once.
+        """
+        is_own = type(given) is np.ndarray and given.shape == self.shape and given.dtype == self.dtype
+        if not is_own or not given.flags.c_contiguous or watching() is not None:
+            return None
+        try:
+            call = self.idle.pop()
+        except IndexError:  # another thread runs it
+            return None
+        try:
+            results = call.run(given) if call.seconds < BREAK_EVEN else None
+        finally:
+            self.idle.append(call)
+        return None if results is None else (self.made(results),)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from stepnet.compiler.native.call_words import FRAME, WORDS
 from stepnet.compiler.targets.cpu import I64, POINTER, Claims, Code, MachineCode, ThreadCode, host_processor
-from stepnet.compiler.targets.cpu.machine.call_words import FRAME, WORDS
 from stepnet.compiler.targets.cpu.machine.object_code import object_code
 
 Array = np.ndarray

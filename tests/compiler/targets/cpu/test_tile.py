@@ -2,9 +2,9 @@
 
 import pytest
 
+from stepnet.compiler.native.spaces import SLACK
 from stepnet.compiler.targets.cpu import Processor, Tile, available_processors, cheapest, cover, cycles, tiles
 from stepnet.compiler.targets.cpu.lower.tiling import grain_of
-from stepnet.compiler.targets.cpu.running.workspace import SLACK
 
 AVX512 = Processor("avx512", "", "", 64, 32)
 PROCESSORS = pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
+from stepnet.compiler.native.call_words import WORDS
 from stepnet.compiler.plan.load import Load
 from stepnet.compiler.targets.cpu.lower.needs import Needs
-from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.image import ObjectCode
 from stepnet.compiler.targets.cpu.machine.machine_code import MachineCode, NativeFunction
 from stepnet.compiler.targets.cpu.machine.processor import Processor

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from llvmlite import ir
 
+from stepnet.compiler.native.call_words import WORDS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
 from stepnet.compiler.targets.cpu.emit.block import write_run
@@ -11,7 +12,6 @@ from stepnet.compiler.targets.cpu.emit.emit import emit
 from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.lowered import Lowered, RowWork
 from stepnet.compiler.targets.cpu.lower.needs import Needs
-from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import Field
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code

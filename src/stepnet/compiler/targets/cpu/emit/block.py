@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from llvmlite import ir
 
+from stepnet.compiler.native.call_words import BEGINS, ENDS
 from stepnet.compiler.net.ir import Net
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.emit import emit
@@ -40,7 +41,6 @@ from stepnet.compiler.targets.cpu.emit.transfers import (
 )
 from stepnet.compiler.targets.cpu.lower.driven import CallLoops
 from stepnet.compiler.targets.cpu.lower.loops import InnerLoop, LaneLoop, Phase
-from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, ENDS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 

@@ -18,8 +18,8 @@ from functools import cached_property
 
 from llvmlite import ir
 
+from stepnet.compiler.native.spaces import CLAIM_BYTES, LINE
 from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode, at_entry
-from stepnet.compiler.targets.cpu.machine.records import CLAIM_BYTES, LINE
 from stepnet.compiler.targets.cpu.writing.code import I64
 from stepnet.compiler.values.records import dataclass
 

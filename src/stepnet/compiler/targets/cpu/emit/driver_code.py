@@ -29,11 +29,11 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from stepnet.compiler.native.call_words import BEGINS, FRAME, PLAN_WORDS, PROGRESS
 from stepnet.compiler.native.system import clock
 from stepnet.compiler.targets.cpu.emit.early import count_steps, read_ending, write_refill
 from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode, at_entry, function_code
 from stepnet.compiler.targets.cpu.emit.timetable import write_timetable
-from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, FRAME, PLAN_WORDS, PROGRESS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.threads.waiting import barrier, wait_for_steps, wait_while
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code

@@ -17,8 +17,8 @@ step of each row. Python reorders them, and allocates more buffers (`running/end
 
 from llvmlite import ir
 
+from stepnet.compiler.native.call_words import ENDING
 from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode
-from stepnet.compiler.targets.cpu.machine.call_words import ENDING
 from stepnet.compiler.targets.cpu.writing.code import I1, I8, I64, POINTER, Code
 
 

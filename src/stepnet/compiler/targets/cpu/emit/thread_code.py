@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.call_words import FRAME, PROGRESS, WORDS
+from stepnet.compiler.native.call_words import FRAME, PROGRESS, WORDS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 

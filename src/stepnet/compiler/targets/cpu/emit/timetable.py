@@ -8,9 +8,9 @@ If sequences may end early, lanes begin and end sequences only between blocks (`
 
 from llvmlite import ir
 
+from stepnet.compiler.native.call_words import BEGINS, ENDS
 from stepnet.compiler.targets.cpu.emit.early import output_row, read_ending, set_ending
 from stepnet.compiler.targets.cpu.emit.thread_code import ThreadCode
-from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, ENDS
 from stepnet.compiler.targets.cpu.writing.code import I64, Code
 
 

@@ -4,11 +4,11 @@ memories.
 
 from llvmlite import ir
 
+from stepnet.compiler.native.call_words import BEGINS, ENDS
 from stepnet.compiler.targets.cpu.emit.call_code import CallCode
 from stepnet.compiler.targets.cpu.emit.copies import emit_copy
 from stepnet.compiler.targets.cpu.emit.stage import StageCode, StageRows
 from stepnet.compiler.targets.cpu.lower.loops import CopyLoop
-from stepnet.compiler.targets.cpu.machine.call_words import BEGINS, ENDS
 from stepnet.compiler.targets.cpu.machine.records import Field, RowSource
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from stepnet.compiler.native.spaces import SLACK
 from stepnet.compiler.net.types import ROWS, Extent
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.cpu.library.arena import Space
@@ -17,7 +18,7 @@ from stepnet.compiler.targets.cpu.library.recipe import PlanKernel
 from stepnet.compiler.targets.cpu.library.workspaces import Contexts, WorkspaceOffsets
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.running.call_block import SPACE
-from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD
+from stepnet.compiler.targets.cpu.running.workspace import WORD
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER
 from stepnet.compiler.targets.cpu.writing.word_code import WordCode, internal
 

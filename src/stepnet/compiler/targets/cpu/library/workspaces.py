@@ -5,9 +5,10 @@
 It does not depend on a call: it is for the largest number of lanes, and blocks of steps that fit the cache.
 """
 
+from stepnet.compiler.native.spaces import part_sizes, whole_lines
 from stepnet.compiler.targets.cpu.compile.compiled import Layout
 from stepnet.compiler.targets.cpu.costs import LANES
-from stepnet.compiler.targets.cpu.running.workspace import block_rows, part_sizes, whole_lines
+from stepnet.compiler.targets.cpu.running.workspace import block_rows
 from stepnet.compiler.values.records import dataclass
 
 CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}

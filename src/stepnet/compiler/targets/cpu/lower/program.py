@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from itertools import count
 
+from stepnet.compiler.native.call_words import ARRAYS, WORDS
 from stepnet.compiler.net.ir import Net, all_nodes, ancestors
 from stepnet.compiler.net.types import CONST, ROWS, STEPS, is_static_extent
 from stepnet.compiler.plan.fibers import Fibers
@@ -21,7 +22,6 @@ from stepnet.compiler.targets.cpu.lower.memories import MemoryFields, assign_mem
 from stepnet.compiler.targets.cpu.lower.needs import Needs
 from stepnet.compiler.targets.cpu.lower.stage import StageLowering
 from stepnet.compiler.targets.cpu.lower.totals import TotalFunctions
-from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, WORDS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.machine.records import (
     LINE,

@@ -35,13 +35,10 @@ from math import gcd
 
 import numpy as np
 
+from stepnet.compiler.native.spaces import LINE
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.values.records import dataclass
 
-LINE = 64
-CLAIM_BYTES = 2 * LINE
-"""The bytes of the words by which the work of a thread is claimed (`emit/claims.py`), and of the gap ahead of
-the first ones: processors fetch lines in pairs."""
 ADDRESS_BYTES = 8
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import PROGRESS
 from stepnet.compiler.net.interpreter import COPIED, LevelSizes, StepEntries, entry_indices, steps_of
 from stepnet.compiler.net.ir import Recur
 from stepnet.compiler.net.totals import total_of
@@ -26,7 +27,6 @@ from stepnet.compiler.plan.schedule import Part
 from stepnet.compiler.plan.waves import Across
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.lower.needs import is_task
-from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.memory import POOL, aligned, pointer
 from stepnet.compiler.targets.cpu.machine.records import LINE
 from stepnet.compiler.targets.cpu.products.tiles import power_of_two

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
+from stepnet.compiler.native.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.machine.processor import Processor
 from stepnet.compiler.targets.cpu.running.call_block import (
     ALLOCATED,

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import WORDS
 from stepnet.compiler.net.types import ROWS
 from stepnet.compiler.targets.base import Array, KernelLinks, Links, TableLayout
-from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import MOSTLY_FULL
 from stepnet.compiler.targets.cpu.running.chain import Started
 from stepnet.compiler.targets.cpu.running.form import NOTHING, CallForm

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import WORDS
 from stepnet.compiler.net.types import CONST, ROWS
 from stepnet.compiler.net.windows import check_room, derived_offsets, most_per_step
 from stepnet.compiler.plan.waves import Waves
@@ -34,7 +35,6 @@ from stepnet.compiler.targets.base import (
     RunOn,
     TableLayout,
 )
-from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.running.across import AcrossTask, BetweenTask
 from stepnet.compiler.targets.cpu.running.between import SharedBuffers, StepBytes, lives_of

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import ENDING
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.costs import LANES
-from stepnet.compiler.targets.cpu.machine.call_words import ENDING
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.running.chain import KernelChain, idle_memories, with_idle
 from stepnet.compiler.targets.cpu.running.form import CallForm, is_appended, most_steps

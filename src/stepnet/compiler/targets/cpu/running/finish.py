@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import WORDS
 from stepnet.compiler.net.ir import Net, Node
 from stepnet.compiler.net.types import CONST, ROWS, STEPS
 from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
 from stepnet.compiler.targets.cpu.lower.needs import direct, tasks_of
-from stepnet.compiler.targets.cpu.machine.call_words import WORDS
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.memory import JointAllocation, aligned, pointer
 from stepnet.compiler.targets.cpu.machine.processor import Processor

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.spaces import SLACK
 from stepnet.compiler.net.types import Type
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.machine.memory import POOL, JointAllocation, RowAllocator, pointer
@@ -12,7 +13,7 @@ from stepnet.compiler.targets.cpu.machine.records import Axis
 from stepnet.compiler.targets.cpu.running.finish import Finish, FinishCall
 from stepnet.compiler.targets.cpu.running.new_arrays import NewArray
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
-from stepnet.compiler.targets.cpu.running.workspace import ENDING_STEPS, SLACK
+from stepnet.compiler.targets.cpu.running.workspace import ENDING_STEPS
 from stepnet.ragged.positions import Positions
 
 OptionalArrays = Sequence[Array | None]

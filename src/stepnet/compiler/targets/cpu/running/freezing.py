@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import NUMBERS, PROGRESS
 from stepnet.compiler.native.frozen import CODE, DATA, REST, FrozenCall, FrozenKernel, FrozenResult
 from stepnet.compiler.native.pages import pointer
+from stepnet.compiler.native.spaces import whole_lines
 from stepnet.compiler.native.system import clock, rest_address
 from stepnet.compiler.targets.base import Array
-from stepnet.compiler.targets.cpu.machine.call_words import NUMBERS, PROGRESS
 from stepnet.compiler.targets.cpu.machine.image import Image
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES
 from stepnet.compiler.targets.cpu.machine.records import LINE
@@ -26,7 +27,7 @@ from stepnet.compiler.targets.cpu.running.form import CallArrays
 from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, Shape
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
-from stepnet.compiler.targets.cpu.running.workspace import WORD, Workspace, whole_lines
+from stepnet.compiler.targets.cpu.running.workspace import WORD, Workspace
 from stepnet.compiler.values.structure import leaves
 
 PAGE = 4096

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import ARRAYS, CALL_WORDS, WORDS
+from stepnet.compiler.native.spaces import SLACK
 from stepnet.compiler.net.meanings import OUTSIDE
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.plan.partition import Partition, partition
@@ -14,7 +16,6 @@ from stepnet.compiler.plan.plan import Plan
 from stepnet.compiler.targets.base import Array, Call
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan
 from stepnet.compiler.targets.cpu.costs import machine_for
-from stepnet.compiler.targets.cpu.machine.call_words import ARRAYS, CALL_WORDS, WORDS
 from stepnet.compiler.targets.cpu.machine.lazy import late_import
 from stepnet.compiler.targets.cpu.machine.machine_code import NativeFunction
 from stepnet.compiler.targets.cpu.machine.memory import pointer
@@ -31,7 +32,7 @@ from stepnet.compiler.targets.cpu.running.form import (
     words_of,
 )
 from stepnet.compiler.targets.cpu.running.sequence_layout import SequenceLayout
-from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
+from stepnet.compiler.targets.cpu.running.workspace import WORD, Workspace
 from stepnet.errors import IndexOutsideError
 
 if TYPE_CHECKING:

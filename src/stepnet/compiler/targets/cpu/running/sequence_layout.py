@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import ENDLESS
 from stepnet.compiler.plan.load import CallSize
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.costs import LANES
-from stepnet.compiler.targets.cpu.machine.call_words import ENDLESS
 from stepnet.compiler.targets.cpu.machine.memory import pointer
 from stepnet.compiler.targets.cpu.products.tiles import MOST_ROWS, power_of_two
 from stepnet.compiler.targets.lanes import Lanes, lanes_for

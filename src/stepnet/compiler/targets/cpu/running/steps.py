@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import CALL_WORDS
+from stepnet.compiler.native.spaces import SLACK
 from stepnet.compiler.plan.partition import CallPartition
 from stepnet.compiler.targets.base import Array, Call, Results
 from stepnet.compiler.targets.cpu.costs import LANES
-from stepnet.compiler.targets.cpu.machine.call_words import CALL_WORDS
 from stepnet.compiler.targets.cpu.machine.memory import POOL, pointer
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
 from stepnet.compiler.targets.cpu.running.call_block import block_of, turn_of
@@ -32,7 +33,7 @@ from stepnet.compiler.targets.cpu.running.new_arrays import NewArray, NewTable
 from stepnet.compiler.targets.cpu.running.prepared_chain import PreparedChain, Shape, write_words
 from stepnet.compiler.targets.cpu.running.prepared_tasks import DividedTasks, PreparedTasks
 from stepnet.compiler.targets.cpu.running.sequence_layout import rounded
-from stepnet.compiler.targets.cpu.running.workspace import SLACK, WORD, Workspace
+from stepnet.compiler.targets.cpu.running.workspace import WORD, Workspace
 from stepnet.compiler.targets.cpu.threads.workers import ParallelCalls
 from stepnet.compiler.targets.lanes import Lanes, lanes_for
 from stepnet.compiler.targets.threads import threads

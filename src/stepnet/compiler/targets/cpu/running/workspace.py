@@ -6,22 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stepnet.compiler.native.call_words import ENDING, PROGRESS, WORDS
+from stepnet.compiler.native.spaces import CLAIM_BYTES, LINE, SLACK, part_sizes, whole_lines
 from stepnet.compiler.native.system import clock, rest_address
 from stepnet.compiler.plan.load import most_block_steps
 from stepnet.compiler.targets.base import Array
 from stepnet.compiler.targets.cpu.compile.compiled import CompiledPlan, Layout
-from stepnet.compiler.targets.cpu.machine.call_words import (
-    ENDING,
-    LANE_TABLES,
-    PROGRESS,
-    ROW_TABLES,
-    STEP_TABLES,
-    WORDS,
-)
 from stepnet.compiler.targets.cpu.machine.memory import WORKSPACES, pointer, view
-from stepnet.compiler.targets.cpu.machine.records import CLAIM_BYTES, LINE
 
-SLACK = 16
 BLOCK_BYTES = 384 * 1024
 LEAST_ROWS, BLOCK_ROWS = 64, 256
 FAR_BYTES = 8 * 2**20
@@ -51,35 +43,6 @@ def block_rows(layout: Layout) -> int:
     else:
         rows = BLOCK_BYTES // layout.strides["block"]
     return max(min(BLOCK_ROWS, rows), LEAST_ROWS)
-
-
-def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
-    """Returns the sizes in bytes of the buffers and tables of a workspace (scratch memory), in whole cache
-    lines, by the name of the argument of the machine code that points to each.
-
-    strides: the bytes of each kind of record (the values of one row).
-    lanes: the largest number of lanes (slots that run sequences).
-    rows, steps: the largest numbers of rows and steps of a block.
-    """
-    slots, rows = lanes + SLACK, rows + SLACK
-    sizes = {
-        "now": slots * strides["now"],
-        "next": slots * strides["now"],
-        "lane": slots * strides["lane"],
-        "block": rows * strides["block"],
-        "nowhere": strides["nowhere"],
-        "claims": 2 * CLAIM_BYTES,
-    }
-    sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
-    sizes |= dict.fromkeys(ROW_TABLES, 8 * rows)
-    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the entry after the last step is read too
-    sizes |= dict.fromkeys(("barrier", "status", "progress"), LINE)
-    return {name: whole_lines(size) for name, size in sizes.items()}
-
-
-def whole_lines(size: int) -> int:
-    """Rounds a number of bytes up to whole cache lines, so that no two arrays share one."""
-    return -(-size // LINE) * LINE
 
 
 def numbers_at(address: int, count: int) -> Array:

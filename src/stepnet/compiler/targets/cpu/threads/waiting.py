@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from stepnet.compiler.targets.cpu.machine.call_words import PROGRESS
+from stepnet.compiler.native.call_words import PROGRESS
 from stepnet.compiler.targets.cpu.writing.code import I64, POINTER, Code
 from stepnet.compiler.targets.cpu.writing.system_code import write_rest, write_ticks
 
