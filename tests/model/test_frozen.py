@@ -19,7 +19,6 @@ from stepnet.compiler.targets import Call
 from stepnet.compiler.values import leaves, transform
 from stepnet.errors import InputError
 from stepnet.model import executables
-from stepnet.model.forms import LONGEST
 from stepnet.model.programs import RAGGED_CALLS
 from stepnet.ragged import Positions
 
@@ -107,7 +106,9 @@ def test_lengths_that_come_once_replace_nothing_that_is_prepared():
     called_twice(rnn, x)
     prepared = list(rnn.programs.calls.idle)
     for length in range(1, 3 * executables.MOST_COUNTED):
-        rnn(sequences(length, LONGEST + 1))  # with one so long, a call is not prepared for any lengths
+        rnn(
+            sequences(length, 4097)
+        )  # with one of more than 4,096 steps a call is not prepared for any lengths
     assert list(rnn.programs.calls.idle) == prepared
     assert len(rnn.programs.calls.counts) == executables.MOST_COUNTED
 

@@ -13,7 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.compiler import targets
-from stepnet.compiler.net.types import CONST, ROWS, STEPS
+from stepnet.compiler.net import CONST, ROWS, STEPS
 from stepnet.compiler.targets.cuda import CudaEngine, DeviceArray, DeviceCode, EmulatedDevice, put
 from stepnet.compiler.values import leaves, transform
 from stepnet.model.gradients.differentiable import ModelNet
