@@ -60,6 +60,8 @@ class Machine:
     lost: the further fraction by which parameters must exceed this until almost all are evicted between
         steps.
     kept: the fraction of the cache with parameters that are never evicted, as the next step reads them first.
+    common: the fraction of the third-level cache that threads with sequences of their own share, each of
+        which reads all parameters.
     overlap: the exponent of the norm that combines the times of computing and of reading, which overlap.
     lanes: the largest number of sequences that a thread runs at the same time.
     worth: several threads are used if they take less than this fraction of one thread's time, as other
@@ -83,28 +85,42 @@ class Machine:
     room: float
     lost: float
     kept: float
+    common: float
     overlap: float
     lanes: int
     worth: float
     block_sizes: tuple[int, ...]
 
-    def reading(self, size: float, threads: int = 1, others: float = 0.0) -> float:
-        """Estimates the seconds that each step takes on this machine to read `size` bytes of parameters: for
-        each cache, the fraction that is still there from the step before at its rate, the rest from memory.
+    def places(self, size: float, threads: int = 1, others: float = 0.0, sets: int = 1) -> list[float]:
+        """Estimates where a step finds `size` bytes of parameters on this machine: the fraction that is still
+        in each cache from the step before, and the fraction in memory.
 
         threads: so many threads each read as much, of other parameters, and share the cache of the third
-            level. others: the bytes of other parameters that the thread reads in between.
+            level. others: the bytes of other parameters that the thread reads in between. sets: so many
+            threads each read the same parameters, each at another time, as they have sequences of their own.
         """
-        seconds, left = 0.0, 1.0
-        rooms = *self.caches[:2], self.caches[2] / threads
-        for level, (room, rate) in enumerate(zip(rooms, self.reads, strict=False)):
+        third = self.caches[2] / threads * (self.common / sets if sets > 1 else 1.0)
+        places, left, between = list[float](), 1.0, size + others
+        for level, room in enumerate((*self.caches[:2], third)):
             # If a cache is slightly too small, most parameters are evicted before the next step, as other
             # values need room too. Steps read large parameters forwards and backwards in turn, and find some.
-            between = size + others
             held = min(1.0, max(0.0, (self.room + self.lost) - between / room) / self.lost)
             held = left * (max(held, min(1.0, self.kept * room / between)) if level and size else held)
-            seconds, left = seconds + held * size / rate, left - held
-        return seconds + left * size / self.reads[-1]
+            places, left = [*places, held], left - held
+        return [*places, left]
+
+    def reading(self, size: float, threads: int = 1, others: float = 0.0, sets: int = 1) -> float:
+        """Estimates the seconds that each step takes on this machine to read `size` bytes of parameters, each
+        fraction at the rate of the place where it is. threads, others, sets: as for `places`.
+        """
+        places = self.places(size, threads, others, sets)
+        return sum(held * size / rate for held, rate in zip(places, self.reads, strict=True))
+
+    def fetching(self, size: float, others: float, sets: int) -> float:
+        """Estimates the seconds in which a block of steps begins to read `size` bytes of parameters from the
+        memory of this machine, while nothing is computed. others, sets: as for `places`.
+        """
+        return self.places(size, 1, others, sets)[-1] * size / self.reads[-1]
 
 
 @dataclass(frozen=True)
@@ -281,15 +297,28 @@ class StageLoad:
         """
         return self.thread_bytes(threads) < self.weights
 
-    def seconds(self, rows: float, threads: int, machine: Machine, others: float = 0.0) -> float:
+    def waiting(self, rows: float, threads: int, machine: Machine) -> float:
+        """Estimates the seconds that threads which claim products of a stage wait for the last block that
+        one of them has begun: half of its time. machine: the rates of the processor.
+        """
+        return sum(
+            each.weights / each.blocks * each.cost(rows) / machine.rate / 2
+            for each in self.products
+            if 0 < each.claimed_rows <= rows and each.largest(threads) < each.blocks
+        )
+
+    def seconds(
+        self, rows: float, threads: int, machine: Machine, others: float = 0.0, sets: int = 1
+    ) -> float:
         """Estimates the seconds that the work of a stage (the work before the loop over steps, one step, or
         the work after) takes for some rows at once, which several threads share. machine: the rates of the
-        processor. others: the bytes of other parameters that a thread has read since it read these.
+        processor. others: the bytes of other parameters that a thread has read since it read these. sets: the
+        number of threads that each do as much, on other rows.
         """
         thread_bytes = self.thread_bytes(threads)
         # The thread with most of the products has as much of the elementwise work on them: all of one block.
         share = thread_bytes / self.weights if self.weights else 1 / threads
-        reading = machine.reading(thread_bytes, threads, others) / thread_bytes if thread_bytes else 0.0
+        reading = machine.reading(thread_bytes, threads, others, sets) / thread_bytes if thread_bytes else 0.0
         seconds = sum(product.seconds(rows, threads, reading, machine) for product in self.products)
         of_others = self.exchanged * rows * (1 - share)
         return seconds + self.flops * rows * share / machine.flops + of_others / machine.exchange
@@ -386,9 +415,11 @@ class Load:
         """Tells whether all work is besides the loop over the steps."""
         return self.loop.is_empty and not self.inner_steps
 
-    def step_seconds(self, rows: float, together: int, machine: Machine) -> float:
-        """Estimates the seconds of a step of some rows, without barriers. `together` threads share it."""
-        step = self.loop.seconds(rows, together, machine) + machine.step
+    def step_seconds(self, rows: float, together: int, machine: Machine, sets: int = 1) -> float:
+        """Estimates the seconds of a step of some rows, without barriers. `together` threads share it, or
+        `sets` threads each do one of their own rows.
+        """
+        step = self.loop.seconds(rows, together, machine, sets=sets) + machine.step
         return overlapped(step, self.chain * machine.cycle, machine.overlap)
 
     def fewest_rows(self, together: int, most: int, machine: Machine) -> int:
@@ -420,17 +451,22 @@ class Load:
         iterations = max(size.longest, size.steps / lanes)
         rows = size.steps / iterations / sets
         seconds = ceil(size.filled / sets) * machine.sequence
-        seconds += iterations * self.step_seconds(rows, together, machine)
+        seconds += iterations * self.step_seconds(rows, together, machine, sets)
         counts = size.inner_steps or (WORDS,) * len(self.inner_steps)
         for work, inner_steps in zip(self.inner_steps, counts, strict=True):
             seconds += iterations * work.seconds(rows, inner_steps, together, machine)
         blocks = ceil(iterations / (block or most_block_steps(self.loop.weights, ceil(rows))))
         # Between two blocks, and so at each step of a stream, the parameters of the other stage are read.
         of_loop, of_others = self.loop.thread_bytes(together), self.others.thread_bytes(together)
-        seconds += blocks * self.others.seconds(rows * iterations / blocks, together, machine, of_loop)
-        again = self.loop.seconds(rows, together, machine, of_others)
-        seconds += blocks * (again - self.loop.seconds(rows, together, machine))
+        block_rows = rows * iterations / blocks
+        seconds += blocks * self.others.seconds(block_rows, together, machine, of_loop, sets)
+        again = self.loop.seconds(rows, together, machine, of_others, sets)
+        seconds += blocks * (again - self.loop.seconds(rows, together, machine, sets=sets))
+        if sets > 1:
+            fetched = machine.fetching(of_loop, of_others, sets) + machine.fetching(of_others, of_loop, sets)
+            seconds += blocks * fetched
         if together > 1:
+            seconds += iterations * self.loop.waiting(rows, together, machine)
             seconds += (iterations * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)
         if threads > 1 and not (together > 1 and self.loop.is_claimed(rows)):
             seconds *= 1 + machine.uneven

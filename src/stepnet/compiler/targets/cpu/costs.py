@@ -35,11 +35,12 @@ COSTS = CostModel(
         barrier=0.14e-6,
         handover=1.2e-6,
         exchange=6e9,
-        uneven=0.03,
+        uneven=0.005,
         block=0.3e-6,
         room=0.5,
         lost=0.75,
         kept=0.5,
+        common=0.5,
         overlap=4,
         lanes=LANES,
         worth=0.95,
@@ -49,15 +50,15 @@ COSTS = CostModel(
     BlockCosts(sizes=(2, 4, 8), operation=1.0, small=9.0, byte=2.5, stream=1.7, streams=10, worth=0.9),
 )
 """Costs measured on a Zen 5 with vectors of 512 bits: those of the machine by `bench/partition.py`, those of
-blocks for outputs and gradients (docs/measurements.md, "Steps in blocks"). What a sequence takes, what
-threads exchange and how uneven they are was not measured there; with these rates the choices stay the best.
-Threads of a virtual machine on an Intel of family 6.207 exchange 3.3 GB/s, and wait for 0.02 to 0.13 of a
-call by rows. The estimate of blocks is imprecise: blocks of two steps of a matrix of 16 x 16 take 1.25 times
-as long where it is 0.97.
+blocks for outputs and gradients (docs/measurements.md, "Steps in blocks"). What a sequence takes and what
+threads exchange was not measured there; with these rates the choices stay the best. How uneven threads are,
+and what they have in common of the last cache, is that of a Zen 4. Threads of a virtual machine on an Intel
+of family 6.207 exchange 3.3 GB/s, and wait for 0.02 to 0.13 of a call by rows. The estimate of blocks is
+imprecise: blocks of two steps of a matrix of 16 x 16 take 1.25 times as long where it is 0.97.
 """
 MEASURED_BYTES = 64
 """The vector size in bytes of that processor."""
-MESH_BYTES, MESH_READ, MESH_EXCHANGE, MESH_UNEVEN = 96 * 2**20, 30e9, 3.3e9, 0.05
+MESH_BYTES, MESH_READ, MESH_EXCHANGE, MESH_UNEVEN = 96 * 2**20, 30e9, 3.3e9, 0.06
 """A cache of the third level of more than MESH_BYTES is one of all cores of a server, behind a mesh (AMD's of
 up to eight cores have 96 MB at most). A thread reads parameters there at MESH_READ bytes a second, and what
 another thread has just written at MESH_EXCHANGE, and threads are as uneven as MESH_UNEVEN: measured in a
