@@ -11,6 +11,7 @@ from sharing import every_step_shared
 from zoo import normal, rnn_of, uniform
 
 import stepnet as sn
+from stepnet.compiler.values import leaves
 from stepnet.errors import InputError
 
 Array = np.ndarray
@@ -82,6 +83,20 @@ def test_arrays_of_any_layout(name: str):
     assert_same_bits(taken(model, others), taken(model, inputs))
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_of_rows_in_another_order_between_ones_on_arrays_with_gaps(name: str):
+    model, order = MODELS[name](), [4, 0, 2, 1, 3]
+    inputs = [x for x, rows in steps(name, 30) if rows is None]
+    ways: list[tuple[Callable[[Array], Array], list[int] | None]] = [(spread, None)] * 2
+    ways += [(lambda x: np.ascontiguousarray(x[order]), order)] * 2
+    stream, other = model.stream(rows=ROWS), model.stream(rows=ROWS)
+    for number, x in enumerate(inputs):
+        way, rows = ways[number % 4]
+        expected, made = leaves(other.step(x)), leaves(stream.step(way(x), rows=rows))
+        assert_same_bits(made, expected if rows is None else [each[rows] for each in expected])
+    assert_same_bits(stream.state, other.state)
+
+
 def test_outputs_that_machine_code_does_not_allocate(constants: Constants):
     model, inputs = MODELS["gru"](), steps("gru")
     expected = taken(model, inputs)
@@ -128,3 +143,15 @@ def test_an_index_outside_leaves_the_stream_as_it_was():
             stream.step(np.array([1, 2, 9] if rows is None else [9]), rows=rows)
         assert_same_bits(stream.state, before)
     assert_same_bits(*(each.step(np.array([1]), rows=[1]) for each in (stream, other)))
+
+
+@pytest.mark.parametrize("count", [64, 65])
+def test_rows_that_come_when_all_others_are_gone(count: int):
+    model, x = MODELS["gru"](), uniform(count, 4)
+    stream, other = model.stream(rows=1), model.stream(rows=count)
+    stream.step(x[:1])
+    stream.drop(0)
+    assert stream.add(count).tolist() == [*range(count)]
+    for rows in ([3, 1], [*range(count)], [2]):
+        assert_same_bits(*(each.step(x[rows], rows=rows) for each in (stream, other)))
+    assert_same_bits(stream.state, other.state)

@@ -164,8 +164,11 @@ class Moment:
             steps = self.steps + [each - number for each in begun.tolist()]
             return Moment(number, np.array(places, np.int64), odd, places, turns, steps)
         places = np.concatenate((self.slots, slots))
-        turns = np.concatenate((self.turns, np.full(count, own)))
-        return Moment(number, places, odd, places, turns, np.concatenate((self.steps, begun - number)))
+        # A list without numbers has no dtype of integers.
+        before = (np.array(numbers, np.int64) for numbers in (self.turns, self.steps))
+        new = np.full(count, own), begun - number
+        turns, steps = (np.concatenate(both) for both in zip(before, new, strict=True))
+        return Moment(number, places, odd, places, turns, steps)
 
     def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
         """Returns the stream's state after the memories of some rows were written to other positions of the

@@ -95,7 +95,9 @@ class RowSteps:
         self.native, self.call = native, call
         self.arrays = CallForm(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
         rows = call.positions.rows
-        self.starts, self.lengths = np.zeros(rows, np.int64), np.ones(rows, np.int64)
+        # Steps in blocks have a table of their own: one that `of` prepared may follow without another `of`.
+        self.starts, self.block_starts = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self.lengths = np.ones(rows, np.int64)
         self.numbers = np.zeros(1, np.int64)
         self.prepared: dict[tuple[int, int, int, bool], PreparedChain] = {}
         self.arranged: dict[int, Arranged] = {}
@@ -139,7 +141,7 @@ class RowSteps:
         begin, own = share.space.addresses[0], share.tables.order.astype(np.int64)
         places = [(begin + AT_PLACES + 8 * place, word) for place, word in enumerate(share.words)]
         writes = np.array([*places, (begin + AT_LANES, share.lanes)], np.int64)
-        words = 0, count, *map(pointer, (own, share.order, self.starts, writes)), len(writes)
+        words = 0, count, *map(pointer, (own, share.order, self.block_starts, writes)), len(writes)
         function = machine_code("running.steps", native.processor).function("place_rows", ctypes.c_int64)
         placing = ParallelCalls(function, np.array([words], np.int64))
         placing.sources = [(WORDS.index("rows"), inputs)]
@@ -190,10 +192,10 @@ class RowSteps:
         parts = [lanes.every_nth(place, sets) for place in range(sets)] if sets > 1 else [lanes]
         room = 1 << (max(part.count for part in parts) - 1).bit_length()
         prepared = self.prepared_for(sets, way.threads_per_step, room, in_block)
-        shares: list[Share] = []
+        shares, starts = list[Share](), self.block_starts if in_block else self.starts
         for space, part in zip(prepared.spaces[0], parts, strict=True):
             order = np.zeros(len(part.order), np.int64)
-            tables = order, part.first, part.steps, self.starts, self.lengths, self.numbers
+            tables = order, part.first, part.steps, starts, self.lengths, self.numbers
             words = int(part.steps[0]), *map(pointer, tables)
             own = None if np.array_equal(part.order, np.arange(count)) else part.order
             shares.append(Share(space, order, own, part.count, words, part))
