@@ -192,6 +192,16 @@ def test_the_last_output_of_an_empty_sequence_is_zeros(name: str):
         assert_same_bits(outputs, np.reshape(ends, outputs.shape).astype("f4"))
 
 
+def test_last_outputs_of_both_directions_are_zeros_where_a_call_before_had_others():
+    model = both(4, 0)
+    warm(model, lambda x: model(x, last_only=True))
+    for lengths in LENGTHS:
+        model(sequences([3] * len(lengths), seed=1), last_only=True)
+        outputs, _ = model(sequences(lengths), last_only=True)
+        assert_same_bits(outputs, both(4, 0)(sequences(lengths), last_only=True)[0])
+        assert not outputs[np.array(lengths, np.int64) == 0].any()
+
+
 @pytest.mark.usefixtures("small_calls_are_shared")
 @pytest.mark.parametrize("name", ["gru", "directions"])
 def test_lanes_that_run_several_sequences(name: str, constants: Constants):
@@ -244,6 +254,10 @@ def test_sequences_that_are_shorter_than_padding_reads_are_refused_and_empty_one
     for lengths in ([15, 20, 12], [11, 15, 10], [20, 0, 11], [0, 0, 0], [0, 30, 0]):
         x = sequences(lengths)
         assert_same_bits(model(x).values, padded()(x).values)
+    fresh = padded()
+    for _ in range(4):  # of which one prepares calls with other sequences in the place of empty ones
+        with pytest.raises(InputError, match=r"reads 9 steps besides .* and sequence 1 has 4"):
+            fresh(sequences([0, 4, 20]))
     run(model, sequences([12, 0, 11]))
     for lengths in ([20, 9, 15], [20, 1, 0]):
         with pytest.raises(InputError, match=r"reads 9 steps besides .* and sequence 1 has"):

@@ -304,7 +304,10 @@ class Calls(Executables[CallExecutable[Kind]]):
                 put_latest(self.idle, form, idle, MOST_FORMS)
                 return
         if self.is_due(form):
-            prepared = bound.prepare(call, LAYOUTS[layout])
+            try:
+                prepared = bound.prepare(call, LAYOUTS[layout])
+            except InputError:  # raised again by the call itself, which has no further sequences to name
+                return
             if prepared is not None and prepared.longest >= LONGEST:
                 self.keep_prepared(form, program, prepared, call, None)
 

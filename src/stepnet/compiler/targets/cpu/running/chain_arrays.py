@@ -172,12 +172,19 @@ class ChainArrays(NamedTuple):
 
     def divided(self, links: Links, most: int) -> tuple[dict[Key, Array], list[Key], list[Joint]]:
         """Divides the arrays that the chain (compiled parts that run in one go) does not return into arrays
-        that all later calls share, which have less than `most` bytes, and arrays that are new at each call.
+        that all later calls share, and arrays that are new at each call: those of `most` bytes or more, those
+        whose sizes depend on the lengths, and last outputs if lengths are arguments: an empty sequence has
+        zeros, in whose place a call before has written.
 
         Returns the shared arrays by key, the keys of the new arrays with buffers of their own, and the joint
         allocations of the other new arrays. links: the numbers of the values that the chain returns.
         """
-        anew = [key for key, array in self.between.items() if key in self.grows or array.nbytes >= most]
+        cleared = {key for key, own in self.new.items() if own.is_zeros and own.axis}
+        anew = [
+            key
+            for key, array in self.between.items()
+            if key in self.grows or key in cleared or array.nbytes >= most
+        ]
         kept = {key: array for key, array in self.between.items() if key not in anew}
         joint = list[Joint]()
         for keys, several in self.joint:
