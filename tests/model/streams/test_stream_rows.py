@@ -489,7 +489,7 @@ def test_arrays_may_be_filled_anew_before_the_first_step(later: bool, form: str)
     assert outputs.tolist() == [[6.0] * 3, [9.0] * 3]
 
 
-@pytest.mark.parametrize(("count", "new"), [(6, 1), (6, 5), (62, 3), (100, 1), (100, 30)])
+@pytest.mark.parametrize(("count", "new"), [(6, 1), (6, 5), (62, 3), (65, 65), (100, 1), (100, 30)])
 def test_rows_come_go_wait_and_move_as_in_lists(count: int, new: int, tmp_path: Path) -> None:
     """Compared with sums and numbers of steps in lists: of few rows and many, which are kept otherwise."""
     random = np.random.default_rng(count + new)
