@@ -167,10 +167,17 @@ ACCESSES = [
 FUNCTIONS = [(name, 16, False, False) for name in ("from_cache", "read_tagged")]
 
 
+@pytest.mark.parametrize("arena", [0, 2**14])
 @pytest.mark.parametrize(("function", "size", "writes", "shared"), [*ACCESSES, *FUNCTIONS])
-def test_addresses_that_are_not_aligned_are_found(function: str, size: int, writes: bool, shared: bool):
-    """A GPU stops at them. The CPU would not, or the process would end, where vectors must be aligned."""
-    code, y = accessing(function, size, writes, shared), put(EmulatedDevice(), np.zeros(64, "f4"))
+def test_addresses_that_are_not_aligned_are_found(
+    function: str, size: int, writes: bool, shared: bool, arena: int
+):
+    """A GPU stops at them. The CPU would not, or the process would end, where vectors must be aligned.
+
+    arena: of a device whose blocks have views of its memory.
+    """
+    device = EmulatedDevice(arena=arena)
+    code, y = accessing(function, size, writes, shared), put(device, np.zeros(64, "f4"))
     for offset in (0, size, 5 * size):
         launch(code, 1, y, offset)
     for offset in (4, size // 2, size + 4, 1):
@@ -178,6 +185,20 @@ def test_addresses_that_are_not_aligned_are_found(function: str, size: int, writ
             DeviceError, match="wide used an address that is not aligned to the 8 or 16 bytes it"
         ):
             launch(code, 1, y, offset)
+
+
+@pytest.mark.parametrize("arena", [0, 2**14])
+def test_numbers_at_such_addresses_are_no_indices(arena: int):
+    """Half of each of two numbers would be an index far outside of all memory, and the process would end."""
+    writer = KernelWriter("indexed", ["y", "offset"])
+    at = writer.at(writer.pointer("y"), writer.word("offset"))
+    index = writer.read(ir.IntType(64), at, 8)
+    writer.write_element("float32", ir.Constant(F32, 3), writer.pointer("y"), index)
+    device = EmulatedDevice(arena=arena)
+    code, y = writer.finished(32), put(device, np.ones(16, "i8"))
+    with pytest.raises(DeviceError, match="indexed used an address that is not aligned"):
+        launch(code, 1, y, 4)
+    assert get(y).view("f4")[1] == 3
 
 
 def test_the_argument_that_is_not_aligned_is_named():

@@ -66,9 +66,10 @@ KINDS: dict[str, tuple[Callable[[], sn.RNN], str, str, str]] = {
 """Kinds of schedules: a model, what its choice says, what bounds it, and whose registers are given."""
 
 
-def rows_of(rnn: sn.RNN, rows: int = 16) -> dict[str, str]:
+def rows_of(rnn: sn.RNN, rows: int = 16, lengths: list[int] | None = None) -> dict[str, str]:
     """The rows of the text on the kernels of a model, by their names."""
-    text = rnn.explain(engine="cuda", rows=rows, steps=100).split("kernels, for")[1].split("\n\n")[0]
+    size: dict[str, Any] = {"rows": rows, "steps": 100} if lengths is None else {"lengths": lengths}
+    text = rnn.explain(engine="cuda", **size).split("kernels, for")[1].split("\n\n")[0]
     text = re.sub(r"\n {14}", " ", text)
     return dict(re.findall(r"^  (\w[\w ]*?)  +(.*)$", text, re.MULTILINE))
 
@@ -87,6 +88,19 @@ def test_every_kind_of_schedule_says_what_it_takes_and_what_bounds_it(kind: str)
     assert least <= int(registers[1]) <= most
     assert int(registers[1]) <= int(registers[2]) <= 255
     assert source in found["registers"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_schedule_has_a_time_for_lengths(kind: str) -> None:
+    """Equal lengths take what so many steps do. If one is shorter they take about as much: chunks of 64 end
+    with the second one, and a turn takes a few microseconds.
+    """
+    rnn = KINDS[kind][0]()
+    usual, equal, shorter = (rows_of(rnn, lengths=each) for each in (None, [100] * 16, [100] * 15 + [60]))
+    assert equal["time"] == usual["time"]
+    assert equal["in all"] == usual["in all"]
+    for row in ("time", "in all"):
+        assert 0.9 < microseconds(shorter[row]) / microseconds(usual[row]) < 2
 
 
 WIDTH, STEPS, FLOPS, BYTES = 256, 1600, 55e6, 2.6e6

@@ -1,6 +1,7 @@
 """Kernels as PTX, and as machine code by NVIDIA's assembler, where that is installed."""
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -117,9 +118,32 @@ def test_ptxas_takes_it_and_says_what_it_needs(capability: tuple[int, int]):
     assert 8 <= found.registers <= 40
 
 
+@pytest.fixture
+def instead_of_ptxas(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, constants: Constants
+) -> Iterator[Callable[[str | None], None]]:
+    """Puts a script in the place of the assembler, in one file; None for one that does not run."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+
+    def put(script: str | None) -> None:
+        """Writes the script, and forgets the assembler that was found."""
+        file = folder / "ptxas"
+        file.write_text("#!/nowhere/sh" if script is None else f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+        constants(assembler, PACKAGE="no_such_package")
+        ptxas.cache_clear()
+        assembler.version_of.cache_clear()
+
+    yield put
+    ptxas.cache_clear()
+    assembler.version_of.cache_clear()
+
+
 @with_ptxas
 def test_what_was_assembled_is_kept_on_disk_until_the_assembler_changes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, constants: Constants
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, instead_of_ptxas: Callable[[str | None], None]
 ):
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
@@ -127,15 +151,29 @@ def test_what_was_assembled_is_kept_on_disk_until_the_assembler_changes(
     kept = {*(tmp_path / "cache").iterdir()}
     assert assembled(sums()) == found
     assert store.COUNTS["hits"] == before + 1
-    other = tmp_path / "ptxas"
-    other.write_text(f'#!/bin/sh\nexec {ptxas()} "$@"\n')
-    other.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    constants(assembler, PACKAGE="no_such_package")
-    ptxas.cache_clear()
-    assert assembled(sums()).registers == found.registers
-    ptxas.cache_clear()
-    assert len({*(tmp_path / "cache").iterdir()} - kept) == 1
+    version, program = tmp_path / "version", ptxas()
+    for count, number in enumerate(("release 1", "release 2", "release 1")):
+        version.write_text(number)  # behind a script that stays as it is
+        instead_of_ptxas(f'[ "$1" = --version ] && exec cat {version}; exec {program} "$@"')
+        assert assembled(sums()) == found
+        assert len({*(tmp_path / "cache").iterdir()} - kept) == min(count + 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("", r"ptxas refuses the kernel .*: $"),
+        ("printf '\\377 is no text' >&2; exit 3", "ptxas refuses the kernel .* is no text$"),
+        (None, "ptxas, which has the registers of kernels, does not run: .*No such file"),
+    ],
+)
+def test_an_assembler_that_does_not_do_its_work_is_an_error(
+    script: str | None, said: str, instead_of_ptxas: Callable[[str | None], None]
+):
+    """It may write nothing, say what is no text, or not be a program."""
+    instead_of_ptxas(script)
+    with pytest.raises(LibraryError, match=said):
+        assembled(sums())
 
 
 @with_ptxas

@@ -3,7 +3,6 @@
 The CUDA driver has an assembler of its own, so this is for explanations and tests alone.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -62,26 +61,41 @@ def ptxas() -> str | None:
     return shutil.which("ptxas")
 
 
+@cache
+def version_of(program: str) -> str:
+    """Returns what an assembler says of its version, which it may keep to a script in front of it. Raises
+    `LibraryError` if it does not run.
+    """
+    return run(program, "--version").stdout
+
+
+def run(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Runs an assembler. Raises `LibraryError` if it cannot be run."""
+    try:
+        command = [program, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise LibraryError(f"{program}, which has the registers of kernels, does not run: {error}") from error
+
+
 def assembled(code: DeviceCode, capability: tuple[int, int] = (9, 0)) -> Assembled:
     """Returns the machine code of a kernel for a compute capability, and its registers, as kept on disk or
-    assembled now. Raises `LibraryError` if ptxas is not installed, and with its own words if it refuses the
-    kernel.
+    assembled now. Raises `LibraryError` if ptxas is not installed or does not run, and with its own words if
+    it refuses the kernel.
     """
     program = ptxas()
     if program is None:
         raise LibraryError(
             "ptxas is not installed, which has the registers of kernels: pip install nvidia-cuda-nvcc"
         )
-    about = os.stat(program)
-    key = code.key, capability, program, about.st_size, about.st_mtime_ns
+    key = code.key, capability, version_of(program)
     if (known := read("gpu", FORM, key)) is not None:
         return cast("Assembled", known)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(translated(code, capability))
-        command = [program, "-v", f"-arch={processor_of(capability)}", str(source), "-o", str(target)]
-        said = subprocess.run(command, capture_output=True, text=True, check=False)
-        if said.returncode:
+        said = run(program, "-v", f"-arch={processor_of(capability)}", str(source), "-o", str(target))
+        if said.returncode or not target.is_file():
             raise LibraryError(f"ptxas refuses the kernel {code.name!r}: {said.stderr.strip()}")
         found = {name: re.search(pattern, said.stderr) for name, pattern in NUMBERS.items()}
         numbers = {name: int(match[1]) if match else 0 for name, match in found.items()}

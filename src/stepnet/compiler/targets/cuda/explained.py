@@ -320,9 +320,12 @@ def lengths_of(size: CallSize) -> np.ndarray:
 
 
 def time_of(found: LaidLoop, size: CallSize) -> float:
-    """Returns the predicted microseconds of a loop in a call."""
-    laid = size.lengths and not found.chosen.by_steps
-    return found.microseconds if laid else found.chosen.microseconds * size.longest
+    """Returns the predicted microseconds of a loop in a call: by the turns of its lanes where lengths differ,
+    or as if all sequences were as long as the longest where no pace of its groups is estimated.
+    """
+    chosen = found.chosen
+    laid = chosen.pace is not None and len(set(size.lengths)) > 1 and not chosen.by_steps
+    return found.microseconds if laid else chosen.microseconds * size.longest
 
 
 def step_facts(kernel: CudaKernel, chosen: ChosenLoop, size: CallSize) -> list[tuple[str, str]]:

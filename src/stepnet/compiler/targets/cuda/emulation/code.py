@@ -41,14 +41,15 @@ def emulated_kernel(code: DeviceCode, has_views: bool = False) -> MachineCode:
 
     has_views: whether its blocks see main memory through views of their own.
     """
-    text = (through_views(code.text) if has_views else checked(code.text)) + started(code.words)
+    text = checked(code.text)
+    text = (through_views(text) if has_views else text) + started(code.words)
     public = frozenset(["run"])
     name = f"{code.key} through views" if has_views else code.key
     return machine_code(name, lambda: (text, [linked_with_each()], public), ONCE, device_functions())
 
 
 ACCESS = re.compile(
-    r"^( *)((?:%\S+ = load .*?, |store .*, )ptr (?P<at>%\S+)), align (?P<bytes>8|16)$", re.MULTILINE
+    r"^ *(?P<access>%\S+ = load .*?, |store .*, )ptr (?P<at>%\S+), align (?P<bytes>8|16)$", re.MULTILINE
 )
 """A load or a store of what must lie at a multiple of 8 or 16 bytes."""
 OF_NUMBERS = "misaligned8", "misaligned16"
@@ -58,8 +59,9 @@ def checked(text: str) -> str:
     """Returns the text of a kernel that tells the bits of addresses which are not as aligned as its loads and
     stores say. A GPU stops at such an access, and a processor that needs no alignment does not.
 
-    Bits of all addresses are put together, without branches, until the kernel ends. Single numbers of 4 bytes
-    and less are not looked at, nor functions that a kernel has beside it.
+    Bits of all addresses are put together, without branches, until the kernel ends. What is accessed is the
+    address without them: half of one number and half of the next may be an index far outside of all memory.
+    Single numbers of 4 bytes and less are not looked at, nor functions that a kernel has beside it.
     """
     begun = "".join(f"\n  %{name} = alloca i64 store i64 0, ptr %{name}" for name in OF_NUMBERS)
     count = iter(range(len(text)))
@@ -69,7 +71,9 @@ def checked(text: str) -> str:
         n, name = next(count), f"%misaligned{found['bytes']}"
         return (
             f"  %a{n}. = ptrtoint ptr {found['at']} to i64 %b{n}. = load i64, ptr {name}\n"
-            f"  %c{n}. = or i64 %a{n}., %b{n}. store i64 %c{n}., ptr {name}\n  {found[2]}, align 4"
+            f"  %c{n}. = or i64 %a{n}., %b{n}. store i64 %c{n}., ptr {name}\n"
+            f"  %d{n}. = and i64 %a{n}., -{found['bytes']} %e{n}. = inttoptr i64 %d{n}. to ptr\n"
+            f"  {found['access']}ptr %e{n}., align 4"
         )
 
     before, name, after = text.partition('define void @"kernel"(')
