@@ -28,7 +28,7 @@ WRITTEN = 255
 COUNTS = 16
 """The bytes behind the marks of a view: i32 number of the present acquire, i32 bytes that are written."""
 ACCESS = re.compile(
-    r"^ *(?:(?P<load>%\S+ = load (?P<read>[^,]*?), )|(?P<store>store (?P<written>.*?) (?P<value>[^ ]+), ))"
+    r"^ *(?:(?P<load>%\S+ = load (?P<read>[^,]*?), )|(?P<store>store (?P<written><[^>]*>|\S+) .*, ))"
     r"ptr (?P<at>%\S+)(?P<rest>, align \d+)$",
     re.MULTILINE,
 )
