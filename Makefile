@@ -135,12 +135,13 @@ layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, Keras' backends, JAX, Spark and PEFT against the frameworks themselves
 	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py test_jax.py test_spark.py test_peft.py) $(ARGS)
 
-ready-made: $(VENV)/test.stamp ## the machine code of known models that comes with the package, after changes of what writes it
+ready-made: $(VENV)/release.stamp ## the machine code of known models that wheels have; on Linux and x86-64
 	$(BIN)/python release/ready_made.py
 
-dist: $(VENV)/release.stamp ## the wheel and the source distribution, in dist, built and checked
+# Both from this folder: a wheel made from the source distribution would lack the machine code.
+dist: ready-made ## the wheel and the source distribution, in dist, built and checked
 	rm -rf dist
-	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m build --sdist --wheel --outdir dist
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python release/release_check.py
 
@@ -182,7 +183,7 @@ $(VENV)/docs.stamp: pyproject.toml $(VENV)/pip.stamp
 
 $(VENV)/release.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing what builds and checks a release in $(VENV) ..."
-	@$(BIN)/python $(PIP) --group release
+	@$(BIN)/python $(PIP) --editable '.[onnx]' --group release
 	@touch $@
 
 $(NEWEST)/peer.stamp: pyproject.toml

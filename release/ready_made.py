@@ -1,9 +1,10 @@
-"""Makes the ready-made code of known models, which the package has for calls that nothing stored.
+"""Makes the ready-made code of known models, which wheels have for calls that nothing stored.
 
     python release/ready_made.py            writes src/stepnet/compiler/native/ready_made_calls/
-    python release/ready_made.py --check    exits with 1 if they would write something else now
+    python release/ready_made.py --check    exits with 1 if it would write something else now
 
-An instruction set that this processor lacks is an error, as its code is run to find what calls read.
+Any processor of x86-64 writes the code for all instruction sets: what calls read is found by a call of its
+own code, and the rest by the description of the code that is written.
 
 Each model is read, planned and written as any other one, in several sizes. Where the texts of its kernels
 differ in numbers alone, these become places in one code. Where its parameters belong among the constants is
@@ -12,8 +13,8 @@ found by parameters that are all different numbers.
 
 import json
 import os
+import platform
 import re
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,12 +27,14 @@ import numpy as np
 
 from stepnet import cells, load
 from stepnet.compiler.disk import entry, store
+from stepnet.compiler.disk.sources import contents as contents_of_sources
 from stepnet.compiler.disk.weights import apart
 from stepnet.compiler.native.frozen import CODE
 from stepnet.compiler.native.ready_made import (
     FLAGS,
     FOLDER,
     FORM,
+    WRITERS,
     KnownModel,
     ParameterMove,
     ReadyCode,
@@ -42,14 +45,19 @@ from stepnet.compiler.native.ready_made import (
 )
 from stepnet.compiler.native.ready_made import ready_made as read_ready_made
 from stepnet.compiler.targets.cpu.compile.compiled import DRIVER
-from stepnet.compiler.targets.cpu.compile.generate import llvm_module
+from stepnet.compiler.targets.cpu.compile.generate import layout_of, llvm_module
+from stepnet.compiler.targets.cpu.library.recipe import pack_constants
 from stepnet.compiler.targets.cpu.lower.program import lowered
 from stepnet.compiler.targets.cpu.machine.object_code import emit_all
-from stepnet.compiler.targets.cpu.machine.processor import host_processor
+from stepnet.compiler.targets.cpu.machine.processor import NAMED, Processor
 from stepnet.compiler.targets.cpu.machine.stored_code import machine_code
-from stepnet.compiler.targets.cpu.products.constants import Elements, PackedParameters
+from stepnet.compiler.targets.cpu.products.constants import (
+    Constants,
+    Elements,
+    PackedParameters,
+    constant_values,
+)
 from stepnet.compiler.targets.cpu.running.freezing import Freezing
-from stepnet.compiler.targets.cpu.running.native import Native
 from stepnet.compiler.values.fork_guard import run_in_thread
 from stepnet.compiler.values.hashing import digest_of_texts
 from stepnet.model import ready
@@ -79,40 +87,47 @@ class Example(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def example(contents: bytes, ending: str) -> Example | None:
+def example(contents: bytes, ending: str, processor: Processor) -> Example | None:
     """Reads and plans a model, and finds what its calls read and return; None if its calls are too large to
-    be frozen. contents, ending: of a file.
+    be frozen.
+
+    contents, ending: of a file. processor: the one that code is written for.
     """
     known = apart(contents, ending == ready.ONNX)
     assert known is not None
     own = tensors(contents, ending)
-    native, stored = frozen(with_weights(contents, own), ending, known[0])
+    model, stored = frozen(with_weights(contents, own), ending, known[0])
     if stored is None:
         return None
-    processor, call = host_processor(), stored.frozen
+    native, call = model.program.bound(("llvm",)).native, stored.frozen
+    program = lowered(native.plan, processor)
+    layout = layout_of(native.plan, program, processor)
+    # So the words of this processor's call are those of a call of the code that is written.
+    assert layout.arguments == native.compiled.arguments
+    values = constant_values(native.plan, model.program.params)
+    constants = pack_constants(layout.constants, values, processor)
     begin = call.kernels[0].words
     results = [
         ReadyResult(len(each.shape) == 3, each.shape[-1], each.words[0] - begin // 8) for each in call.results
     ]
-    products = [each for _, each in native.compiled.constants.entries if isinstance(each, PackedParameters)]
+    products = [each for _, each in layout.constants.entries if isinstance(each, PackedParameters)]
     facts = {
         "products": sum(each.sources[0].type.size * len(each.sources) for each in products),
-        "constants": native.compiled.constants.size,
-        "moves": tuple(moves(native, own)),
-        "strides": native.compiled.strides,
-        "words": native.compiled.argument_count,
+        "constants": layout.constants.size,
+        "moves": tuple(moves(layout.constants, constants, own)),
+        "strides": layout.strides,
+        "words": layout.argument_count,
         "given": call.inputs[0] - begin // 8,
         "features": stored.shape[-1],
         "results": tuple(results),
         "structure": stored.structure,
     }
-    text = str(llvm_module(lowered(native.plan, processor), processor))
-    return Example(known[0], text, facts)
+    return Example(known[0], str(llvm_module(program, processor)), facts)
 
 
-def frozen(contents: bytes, ending: str, key: str) -> tuple[Native, ready.StoredCall | None]:
+def frozen(contents: bytes, ending: str, key: str) -> tuple[Any, ready.StoredCall | None]:
     """Loads a file and calls its model, which stores the call under a key if it is not too large; returns the
-    kernel and the stored call.
+    model and the stored call.
     """
     with TemporaryDirectory() as folder:
         file = Path(folder) / f"model{ending}"
@@ -121,8 +136,7 @@ def frozen(contents: bytes, ending: str, key: str) -> tuple[Native, ready.Stored
     model.programs.calls.keeper = ready.Keeper(key, model.gives_final, model.params)
     features = model.program.net.type_of(model.program.net.inputs[0]).size
     model(np.zeros((2, 3, features), "f4"))
-    stored = store.value("call", key, ready.FORM)
-    return model.program.bound(("llvm",)).native, stored
+    return model, store.value("call", key, ready.FORM)
 
 
 class Tensor(NamedTuple):
@@ -178,11 +192,13 @@ def with_weights(contents: bytes, own: Iterable[Tensor]) -> bytes:
     return bytes(changed)
 
 
-def moves(native: Native, own: Sequence[Tensor]) -> Iterator[ParameterMove]:
-    """Finds where parameters belong among the constants of a kernel that has numbers which tell it."""
+def moves(layout: Constants, packed: Array, own: Sequence[Tensor]) -> Iterator[ParameterMove]:
+    """Finds where parameters belong among the constants of a kernel, from their layout and from those of
+    parameters that tell it.
+    """
     vectors = sorted((each for each in own if each.size < MATRIX), key=lambda each: each.step)
-    constants = native.constants[: native.compiled.constants.size // 4 * 4].view("f4").astype(int)
-    for offset, each in native.compiled.constants.entries:
+    constants = packed[: layout.size // 4 * 4].view("f4").astype(int)
+    for offset, each in layout.entries:
         first = offset // 4
         if isinstance(each, PackedParameters):
             inner, size = each.sources[0].type.shape
@@ -223,7 +239,7 @@ def distances(numbers: Array) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def ready_made(examples: Sequence[Example]) -> ReadyMade:
+def ready_made(examples: Sequence[Example], processor: Processor) -> ReadyMade:
     """Makes codes and models of examples: one code for those whose texts differ in numbers alone. A size
     whose text is like no other one is left out, as it would take a code of its own.
     """
@@ -239,12 +255,18 @@ def ready_made(examples: Sequence[Example]) -> ReadyMade:
         for each in found:
             is_one = len(set(each)) == 1
             indices.append(None if is_one else numbers.setdefault(each, len(numbers)))
-        codes.append(code_of(with_places(group[0].text, indices)))
+        codes.append(code_of(with_places(group[0].text, indices), processor))
         for number, each in enumerate(group):
             own = tuple(int(values[number]) for values in numbers)
             models[each.name] = packed(KnownModel(code=len(codes) - 1, numbers=own, **each.facts))
     first = FORM.packed(codes[0])
-    return ReadyMade(version(), zlib.compress(first, 9), tuple(packed(code, first) for code in codes), models)
+    return ReadyMade(
+        version(),
+        contents_of_sources(*WRITERS),
+        zlib.compress(first, 9),
+        tuple(packed(code, first) for code in codes),
+        models,
+    )
 
 
 def with_places(text: str, indices: Sequence[int | None]) -> str:
@@ -264,9 +286,8 @@ def with_places(text: str, indices: Sequence[int | None]) -> str:
     return "\n".join([changed, *(f'@"{PLACE}{index}" = external global i8' for index in range(count)), ""])
 
 
-def code_of(text: str) -> ReadyCode:
-    """Compiles the text of a kernel, and joins it with the driver that it calls."""
-    processor = host_processor()
+def code_of(text: str, processor: Processor) -> ReadyCode:
+    """Compiles the text of a kernel for a processor, and joins it with the driver that it calls."""
     (plan,) = run_in_thread(lambda: emit_all([text], processor))
     joined, code = Freezing([], [], 0), bytearray()
     functions = joined.joined(code, machine_code(DRIVER, processor).object, {})
@@ -295,11 +316,11 @@ def contents_of(cell: str, inputs: int, hidden: int, ending: str) -> bytes:
         return file.read_bytes()
 
 
-def made() -> ReadyMade:
-    """Makes what there is for the instruction set that STEPNET_CPU names."""
-    every = product(CELLS, SIZES, SIZES, (ready.ONNX, ENDING))
-    examples = (example(contents_of(*each), each[-1]) for each in every)
-    return ready_made([each for each in examples if each is not None])
+def made(name: str, sizes: Sequence[int] = SIZES) -> ReadyMade:
+    """Makes the ready-made code for an instruction set, of models with inputs and units of these sizes."""
+    processor, every = NAMED[name], product(CELLS, sizes, sizes, (ready.ONNX, ENDING))
+    examples = (example(contents_of(*each), each[-1], processor) for each in every)
+    return ready_made([each for each in examples if each is not None], processor)
 
 
 def is_written_now(own: ReadyMade, known: ReadyMade) -> bool:
@@ -309,33 +330,28 @@ def is_written_now(own: ReadyMade, known: ReadyMade) -> bool:
     texts, right = ([made.code(n).text for n in range(len(made.codes))] for made in (own, known))
     names = own.models.keys() | known.models.keys()
     same = [own.model(name) == known.model(name) for name in names]
-    return own.version == known.version and texts == right and all(same)
+    return own[:2] == known[:2] and texts == right and all(same)
 
 
-def write_or_check(name: str, check: bool) -> None:
-    """Writes the file for the instruction set that STEPNET_CPU names, or checks it."""
-    own, file = made(), Path(FOLDER) / f"{name}.calls"
-    if check:
-        known = read_ready_made(name)
-        if known is None or not is_written_now(own, known):
-            sys.exit(f"{file} is not what the writers of kernels write: run python release/ready_made.py")
-        return
-    file.parent.mkdir(exist_ok=True)
-    file.write_bytes(entry.file_contents(file.name, FORM.packed(tuple(own))))
+def write(own: ReadyMade, name: str, folder: Path) -> None:
+    """Writes ready-made code for an instruction set into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = f"{name}.calls"
+    (folder / file).write_bytes(entry.file_contents(file, FORM.packed(tuple(own))))
 
 
 def main() -> None:
-    """Makes or checks the code for each instruction set in a process of its own."""
-    check = "--check" in sys.argv
-    if name := os.environ.get("STEPNET_CPU"):
-        write_or_check(name, check)
-        return
-    for name in FLAGS:
-        with TemporaryDirectory() as folder:
-            variables = {"STEPNET_CPU": name, "STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": folder}
-            done = subprocess.run([sys.executable, *sys.argv], env={**os.environ, **variables})
-        if done.returncode:
-            sys.exit(done.returncode)
+    """Writes or checks the code for each instruction set."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        sys.exit("ready-made code is for x86-64 on Linux, and is written there: its addresses are so in ELF")
+    with TemporaryDirectory() as folder:
+        os.environ |= {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": folder}
+        for name in FLAGS:
+            own = made(name)
+            if "--check" not in sys.argv:
+                write(own, name, Path(FOLDER))
+            elif (known := read_ready_made(name)) is None or not is_written_now(own, known):
+                sys.exit(f"the code for {name} is missing or not up to date: make ready-made")
 
 
 if __name__ == "__main__":

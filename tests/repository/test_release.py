@@ -80,6 +80,30 @@ def test_files_of_a_wheel_are_checked(tmp_path: Path):
     ]
 
 
+@pytest.mark.parametrize("answer", ["x86-64-v3 x86-64-v4", "", None])
+def test_ready_made_code_of_a_wheel_is_checked(tmp_path: Path, answer: str | None):
+    """A wheel whose modules say for which instruction sets there is code."""
+    wheel = tmp_path / "stepnet-0.1.0-py3-none-any.whl"
+    modules = {
+        "disk/sources.py": "def contents(*folders):\n    return 1",
+        "native/ready_made.py": "from types import SimpleNamespace\n"
+        "FLAGS, WRITERS = ['x86-64-v3', 'x86-64-v4'], []\n"
+        f"def ready_made(name):\n    return SimpleNamespace(sources=2) if {answer!r} else "
+        "SimpleNamespace(sources=1)",
+    }
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in modules.items() if answer is not None else ():
+            archive.writestr(f"stepnet/compiler/{name}", text)
+        archive.writestr("stepnet/__init__.py", "")
+    problems = release_check.code_problems(wheel)
+    if answer is None:
+        assert problems == [f"{wheel.name} cannot be imported: {problems[0].partition(': ')[2]}"]
+        assert "ModuleNotFoundError" in problems[0]
+    else:
+        lacks = f"{wheel.name} lacks ready-made code of its modules for"
+        assert problems == [f"{lacks} {name}: make ready-made" for name in answer.split()]
+
+
 def test_files_of_a_source_distribution_are_checked(tmp_path: Path):
     source = tmp_path / "stepnet-0.1.0.tar.gz"
     with tarfile.open(source, "w:gz") as archive:

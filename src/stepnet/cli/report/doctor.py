@@ -17,6 +17,7 @@ from stepnet.cli.report.problems import (
     thread_problems,
 )
 from stepnet.cli.report.trial import try_engine
+from stepnet.compiler.native import ready_made
 from stepnet.compiler.targets import AUTO, engine_names
 from stepnet.compiler.targets.cpu.machine.processor import host_name, processor_texts
 from stepnet.compiler.targets.threads import threads_limit
@@ -35,9 +36,10 @@ class Health:
     processor: its name, from LLVM if that works. targets: its instruction sets, the one in use first; empty
     if LLVM does not work. threads: the number that a call uses; None if it cannot be found. threads_by: what
     limits the threads, or why their number cannot be found. cache: where compiled code is stored, or why it
-    is not. engines: for each engine why it does not run a small recurrence; None if it does. packages:
-    versions by name; None for a missing package. missing: the command that installs each optional package
-    that is missing. problems: the faults that were found.
+    is not. ready_made: whether there is machine code of known models for this processor. engines: for each
+    engine why it does not run a small recurrence; None if it does. packages: versions by name; None for a
+    missing package. missing: the command that installs each optional package that is missing. problems: the
+    faults that were found.
     """
 
     stepnet: str
@@ -48,6 +50,7 @@ class Health:
     threads: int | None
     threads_by: str
     cache: str
+    ready_made: str
     engines: dict[str, str | None]
     packages: dict[str, str | None]
     missing: dict[str, str]
@@ -86,6 +89,7 @@ def examine() -> Health:
         threads=count,
         threads_by=why,
         cache=cache.state(cache_facts),
+        ready_made=ready_made.state(),
         engines=engines,
         packages=packages,
         missing=missing(packages, engines),
@@ -123,6 +127,7 @@ def health_text(health: Health) -> str:
         *[("", f"also runs {target}") for target in others],
         ("threads", threads),
         ("cache", health.cache),
+        ("ready-made", health.ready_made),
     ]
     problems = [
         row

@@ -36,6 +36,20 @@ def sizes(*folders: str) -> str:
     return digest_of_texts(repr([fact for fact in known if fact[0].startswith(folders)]))
 
 
+def contents(*folders: str) -> str:
+    """Returns a digest of the paths and contents of the modules in some folders, which takes longer than
+    `sizes`, and notices all changes; `NotUsableError` if they are not found.
+    """
+    tops = {folder.split("/")[0] + "/" + folder.split("/")[1] for folder in folders}
+    texts = list[str | bytes]()
+    for name in (fact[0] for top in sorted(tops) for fact in folder_facts(top)):
+        if name.startswith(folders):
+            place = os.path.join(PACKAGE, *name.split("/"))
+            with listing(place), open(place, "rb") as file:
+                texts += name, file.read()
+    return digest_of_texts(*texts)
+
+
 @cache
 def folder_digest(folder: str) -> str:
     """Returns a digest of the modules in one folder of the package, at any depth: of the paths, sizes and

@@ -180,7 +180,10 @@ class SingleArrayCall(NamedTuple):
         for: another argument, a call that is watched, an index outside of its table, two threads at once.
         """
         is_own = type(given) is np.ndarray and given.shape == self.shape and given.dtype == self.dtype
-        if not is_own or not given.flags.c_contiguous or watching() is not None:
+        if not is_own or watching() is not None:
+            return None
+        flags = given.flags
+        if not flags.c_contiguous or not flags.aligned:
             return None
         try:
             call = self.idle.pop()

@@ -1,4 +1,4 @@
-"""Ready-made calls: machine code of known models that comes with the package, for calls that nothing stored.
+"""Ready-made calls: machine code of known models that comes with wheels, for calls that nothing stored.
 
     codes    object code of a plan, in which sizes are places for numbers      a few per processor
     models   a digest of all of a model but the values of its parameters  ->   the numbers of its sizes,
@@ -21,7 +21,7 @@ from stepnet.compiler.disk import entry
 from stepnet.compiler.disk.data import Serializer
 from stepnet.compiler.disk.entry import NotDataError
 from stepnet.compiler.disk.folder import NotUsableError
-from stepnet.compiler.disk.sources import sizes
+from stepnet.compiler.disk.sources import PACKAGE, contents, sizes
 from stepnet.compiler.disk.weights import apart
 from stepnet.compiler.native.call_words import FRAME, PROGRESS, WORDS
 from stepnet.compiler.native.frozen import (
@@ -44,6 +44,8 @@ from stepnet.compiler.values.records import dataclass
 from stepnet.compiler.values.structure import rebuilder
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ready_made_calls")
+PROJECT = os.path.join(os.path.dirname(os.path.dirname(PACKAGE)), "pyproject.toml")
+"""The file that is beside the sources of a clone, and not beside those of an installed package."""
 AVX2 = "avx2 bmi1 bmi2 f16c fma abm movbe popcnt"
 FLAGS = {
     "x86-64-v4": f"{AVX2} avx512bw avx512cd avx512dq avx512f avx512vl",
@@ -158,12 +160,14 @@ def unpacked(piece: bytes, like: bytes = b"") -> Any:
 class ReadyMade(NamedTuple):
     """The ready-made code for an instruction set, as pieces: a call needs two of them.
 
-    version: the digest of the sources that wrote it.
+    version: the digest of the sizes of the sources that wrote it, and of what its calls agree on with them.
+    sources: the digest of the contents of these sources.
     first: the bytes of a code that the others are like, as all have the driver of calls. codes: the codes.
     models: the known models, by the digests of their files without weights.
     """
 
     version: str
+    sources: str
     first: bytes
     codes: tuple[bytes, ...]
     models: dict[str, bytes]
@@ -203,17 +207,36 @@ def version() -> str:
 
 @cache
 def ready_made(name: str) -> ReadyMade | None:
-    """Reads the ready-made code for an instruction set; None if the package has none, if the file was
-    changed, or if other sources wrote it.
+    """Reads the ready-made code for an instruction set; None if there is none, as in a clone before `make
+    ready-made`, if its file was changed, or if other sources wrote it.
     """
     file = f"{name}.calls"
     try:
         with open(os.path.join(FOLDER, file), "rb") as opened:
             payload = entry.read(file, opened.read())
-        made = None if payload is None else ReadyMade(*FORM.unpacked(payload))
-        return made if made is not None and made.version == version() else None
-    except (FileNotFoundError, NotDataError, NotUsableError):
+        pieces = None if payload is None else FORM.unpacked(payload)
+        if not isinstance(pieces, tuple) or pieces[:1] != (version(),):
+            return None
+        made = ReadyMade(*pieces)
+        # Sources that are edited may keep their sizes. Those of an installed package are not.
+        return made if not os.path.exists(PROJECT) or made.sources == contents(*WRITERS) else None
+    except (OSError, NotDataError, NotUsableError):
         return None
+
+
+def state() -> str:
+    """Says whether there is ready-made code for this processor, for `stepnet doctor`."""
+    try:
+        name = instruction_set(chosen_processor(), processor_lines())
+    except OSError:  # another system than Linux
+        name = None
+    if name is None:
+        return "none for this processor: models are compiled"
+    if (made := ready_made(name)) is not None:
+        return f"of {len(made.models)} models for {name}"
+    if os.path.exists(os.path.join(FOLDER, f"{name}.calls")):
+        return f"not used for {name}: damaged, or other sources wrote it; make ready-made writes it anew"
+    return f"not there for {name}: wheels have it, and make ready-made writes it in a clone"
 
 
 def suits(model: KnownModel, shape: Sequence[int]) -> bool:
@@ -229,10 +252,11 @@ def suits(model: KnownModel, shape: Sequence[int]) -> bool:
 def constants_of(model: KnownModel, parameters: Sequence[np.ndarray]) -> np.ndarray:
     """Puts the numbers of parameters, flat arrays of float32, where machine code reads them."""
     constants = np.zeros(model.constants // 4, np.float32)
-    for move in model.moves:
-        target = strided(constants, move.shape, move.first, move.distances)
-        views = [strided(parameters[index], move.shape, *where) for index, where in move.sources]
-        target[...] = views[0] if len(views) == 1 else views[0] + views[1]
+    with np.errstate(all="ignore"):  # parameters may have NaN and infinity
+        for move in model.moves:
+            target = strided(constants, move.shape, move.first, move.distances)
+            views = [strided(parameters[index], move.shape, *where) for index, where in move.sources]
+            target[...] = views[0] if len(views) == 1 else views[0] + views[1]
     return constants
 
 
