@@ -18,7 +18,6 @@ from installed_onednn import missing_onednn
 
 import stepnet as sn
 from stepnet.cli.report import doctor, problems, trial
-from stepnet.compiler.native import ready_made
 from stepnet.compiler.targets.cpu.machine.room import load_llvm
 from stepnet.compiler.targets.limits import limit
 from stepnet.compiler.targets.onednn import MISSING
@@ -100,7 +99,7 @@ def test_it_says_what_there_is_and_that_it_works(try_alone: Callable[..., None])
     assert facts["engines"]["onednn"] == missing_onednn()
     assert facts["threads"] >= 1
     assert any(target.startswith("generic") for target in facts["targets"])
-    assert facts["ready_made"] == ready_made.state()
+    assert facts["ready_made"] == doctor.ready_made.state()
     code, stdout, _ = stepnet("doctor")
     assert code == 0
     assert f"\nready-made    {facts['ready_made']}\n" in stdout

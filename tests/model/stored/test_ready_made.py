@@ -17,7 +17,6 @@ from same_bits import assert_same_bits
 from zoo import uniform
 
 import stepnet as sn
-from stepnet.compiler.disk import sources
 from stepnet.compiler.native import ready_made
 from stepnet.compiler.values import leaves, transform
 from stepnet.onnx import save
@@ -49,13 +48,15 @@ def folder(written: dict[str, ready_made.ReadyMade], tmp_path_factory: pytest.Te
 
 
 @pytest.fixture(autouse=True)
-def cache(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+def cache(
+    folder: Path, tmp_path: Path, constants: Constants, monkeypatch: pytest.MonkeyPatch
+) -> Generator[Path]:
     """An empty folder for the cache, the ready-made code, and no settings that decide what runs."""
     for name in [name for name in os.environ if name.startswith("STEPNET_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(ready_made, "FOLDER", str(folder))
+    constants(ready_made, FOLDER=str(folder))
     ready_made.ready_made.cache_clear()
     yield tmp_path / "cache"
     ready_made.ready_made.cache_clear()
@@ -256,7 +257,8 @@ def test_other_processors_have_no_ready_made_code() -> None:
 def test_an_instruction_set_that_numpy_does_not_find_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     own: Any = sys.modules["numpy._core._multiarray_umath"]
     for missing, left in ((["AVX512_SKX"], "x86-64-v3"), (["AVX512_SKX", "FMA3"], None)):
-        monkeypatch.setattr(own, "__cpu_features__", own.__cpu_features__ | dict.fromkeys(missing, False))
+        for name in missing:
+            monkeypatch.setitem(own.__cpu_features__, name, False)
         assert ready_made.instruction_set("", LINES) == left
 
 
@@ -302,12 +304,9 @@ def test_a_clone_without_ready_made_code_compiles(tmp_path: Path, constants: Con
     assert ready_made.state().startswith(f"not there for {NATIVE}: wheels have it")
 
 
-def test_sources_of_a_clone_that_kept_their_sizes_are_noticed(
-    tmp_path: Path, constants: Constants, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(Path(sources.PACKAGE) / "compiler", tmp_path / "compiler")
-    constants(sources, PACKAGE=str(tmp_path))
-    monkeypatch.setattr(sources, "FOUND", {})
+def test_sources_of_a_clone_that_kept_their_sizes_are_noticed(tmp_path: Path, constants: Constants) -> None:
+    shutil.copytree(Path(str(sn.__file__)).parent / "compiler", tmp_path / "compiler")
+    constants("stepnet.compiler.disk.sources", PACKAGE=str(tmp_path), FOUND={})
     assert ready_made.ready_made(str(NATIVE)) is not None
     changed = tmp_path / "compiler" / "plan" / "plan.py"
     changed.write_bytes(changed.read_bytes()[:-2] + b" \n")
