@@ -1,5 +1,7 @@
 """OpenVINO models that are read whole: each operator as OpenVINO computes it, and refusals."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from containers import unpacked
+from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
@@ -53,6 +56,14 @@ def test_an_operator_computes_what_openvino_computes(outputs: tuple[dict[str, An
     for length, actual in zip(LENGTHS, each, strict=True):
         right = arrays[f"{length}/{name}"].reshape(np.shape(actual))
         assert_close(actual, right, length, WIDTH * 3)
+
+
+def test_copies_compute_the_same(folder: Path):
+    x = np.load(folder / "operators.npz")[f"{LENGTHS[0]}/frames"]
+    graph: Any = sn.load(folder / "operators.xml")
+    copies = pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph)
+    for each in copies:
+        assert_same_bits(each(x), graph(x))
 
 
 def edited(folder: Path, target: Path, change: Callable[[str], str]) -> Path:

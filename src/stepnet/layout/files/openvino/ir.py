@@ -46,9 +46,9 @@ KINDS = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class OpenVinoLayer:
-    """A layer of an OpenVINO model.
+    """A layer of an OpenVINO model. Layers are compared by identity, as several may have equal fields.
 
     name, type: its name and the name of its operator.
     data: its settings.

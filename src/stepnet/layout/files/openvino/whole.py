@@ -42,16 +42,15 @@ def graph(path: Path, *, any_steps: bool = False) -> Graph | None:
         return None
     names = dict(unique_names(layers))
     recurrent = {
-        id(layer): RecurrentLayer.of([module(layer, names, data)])
-        for layer in order
-        if layer.type in OPERATORS
+        layer: RecurrentLayer.of([module(layer, names, data)]) for layer in order if layer.type in OPERATORS
     }
+    own_names = {layer: names[id(layer)] for layer in order}
     declared = [(layer.name, shape_of(layer), KINDS[layer.data["element_type"]].name) for layer in inputs]
     return fitting_graph(
         str(path),
         declared,
         lambda placed: OpenVinoModel(
-            str(path), placed, tuple(order), data, names, recurrent, any_steps=any_steps
+            str(path), placed, tuple(order), data, own_names, recurrent, any_steps=any_steps
         ),
     )
 
@@ -102,14 +101,14 @@ class OpenVinoModel(ArrayModel):
     """OpenVINO model as a function of its inputs, which `sn.Graph` traces.
 
     layers: the layers that its results need, in order. data: the bytes of its constants. names: the unique
-    names of layers by id. recurrent: the layers that run, by the id of the operator.
+    names of these layers. recurrent: the recurrent layers that run, by operator.
     """
 
     open_steps: ClassVar[str] = "convert the model with an open number of steps (-1)"
     layers: tuple[OpenVinoLayer, ...]
     data: Array
-    names: Mapping[int, str]
-    recurrent: Mapping[int, RecurrentLayer]
+    names: Mapping[OpenVinoLayer, str]
+    recurrent: Mapping[OpenVinoLayer, RecurrentLayer]
 
     def computed(self, inputs: Mapping[str, Placed], params: Mapping[str, Any]) -> dict[str, Placed]:
         """Computes the outputs of the model, by the names of their layers, from its inputs by name."""
@@ -121,8 +120,8 @@ class OpenVinoModel(ArrayModel):
             elif layer.type == CONST:
                 values[id(layer), 0] = constant(self.array(layer))
             elif layer.type == RESULT:
-                name = self.names[id(layer.inputs[0])]
-                outputs[self.names[id(layer)] if name in outputs else name] = self.value(layer, 0, values)
+                name = self.names[layer.inputs[0]]
+                outputs[self.names[layer] if name in outputs else name] = self.value(layer, 0, values)
             else:
                 results = self.results(layer, values, like)
                 values |= {(id(layer), place): value for place, value in enumerate(results)}
@@ -138,17 +137,15 @@ class OpenVinoModel(ArrayModel):
         source = layer.inputs[port]
         output = layer.ports[port] - len(source.inputs)
         if (id(source), output) not in values:
-            raise ModelError(
-                f"its input {port} is output {output} of {self.names[id(source)]}, which has none"
-            )
+            raise ModelError(f"its input {port} is output {output} of {self.names[source]}, which has none")
         return values[id(source), output]
 
     def results(self, layer: OpenVinoLayer, values: Mapping[Output, Placed], like: Any) -> Sequence[Placed]:
         """Computes an OpenVINO layer by the rule of its operator; errors name the layer and the file."""
-        where = f"{self.names[id(layer)]} ({layer.type}) of {self.path}"
+        where = f"{self.names[layer]} ({layer.type}) of {self.path}"
         with located(where):
             operands = tuple(self.value(layer, port, values) for port in sorted(layer.inputs))
-            call = OpenVinoCall(layer, operands, like, self.recurrent.get(id(layer)))
+            call = OpenVinoCall(layer, operands, like, self.recurrent.get(layer))
             found = OPENVINO[layer.type](call)
             results = [found] if isinstance(found, Placed) else found
             self.note(where, lambda: numbers_of(call, results))
