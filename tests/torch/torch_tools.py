@@ -228,7 +228,7 @@ def tensors_of_tensors(kind: Kind) -> Pairs:
     part, name = kind.weight(module)
     data = getattr(part, name).detach()
     setattr(part, name, torch.nn.Parameter(TwoTensor(data, 2 * data)))
-    both = results(module, x)
+    both: dict[str, Any] = results(module, x)
     with torch.no_grad():
         data.mul_(2)
         setattr(part, name, torch.nn.Parameter(data))
