@@ -409,8 +409,7 @@ def calls_of(contents: bytes, is_onnx: bool, name: str) -> ReadyMadeCalls | None
     contents, is_onnx: the bytes of the file, and whether it is an .onnx file, or a .stepnet file. name: of
     the instruction set.
     """
-    known, made = apart(contents, is_onnx), ready_made(name)
-    model = None if known is None or made is None else made.model(known[0])
-    if known is None or made is None or model is None:
+    if (made := ready_made(name)) is None or (known := apart(contents, is_onnx)) is None:
         return None
-    return ReadyMadeCalls(name, made.code(model.code), model, known[1])
+    model = made.model(known[0])
+    return None if model is None else ReadyMadeCalls(name, made.code(model.code), model, known[1])
