@@ -119,7 +119,7 @@ def fields(contents: bytes, begin: int, end: int) -> Iterator[MessageField]:
         begin = after
 
 
-def varint(contents: bytes, at: int, end: int) -> tuple[int, int]:
+def varint(contents: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
     """Reads a number of variable length; returns it, and the place behind it. Raises `DamagedError`."""
     number = 0
     for shift in range(0, 70, 7):

@@ -12,6 +12,7 @@ snappy/format_description.txt.
 import struct
 from collections.abc import Iterator
 
+from stepnet.compiler.disk import weights
 from stepnet.errors import FileError
 from stepnet.layout.files import checksums
 from stepnet.layout.files.store import OBJECT, Store
@@ -102,16 +103,10 @@ def varint(data: memoryview, at: int) -> tuple[int, int]:
     """Decodes a varint (seven bits per byte, lowest first) at position `at`; returns the number and the
     position after it. Raises `FileError` if it does not end within ten bytes.
     """
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(data):
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise FileError("a number in it does not end")
+    try:
+        return weights.varint(data, at, len(data))
+    except weights.DamagedError:
+        raise FileError("a number in it does not end") from None
 
 
 def unsnapped(data: memoryview, store: Store) -> bytes:
